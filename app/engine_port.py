@@ -1,0 +1,31 @@
+"""What the app needs of the engine. `engine.worker.EngineWorker` has this shape, and so have the fakes of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from engine.protocol.commands import Command
+from engine.protocol.config import EngineConfig
+from engine.protocol.events import Event
+
+
+class EnginePort(Protocol):
+    """Asking. Both methods may be called from any thread and never block."""
+
+    def submit(self, command: Command) -> None: ...
+
+    def cancel(self, request_id: str) -> None: ...
+
+
+class EngineService(EnginePort, Protocol):
+    """Asking, and the life of the engine's thread: for the composition root and the command line."""
+
+    def start(self) -> None: ...
+
+    def shutdown(self, timeout_s: float = 15.0) -> None:
+        """Refuse new work, cancel, save, join."""
+        ...
+
+
+MakeEngine = Callable[[EngineConfig, Callable[[Event], None]], EngineService]

@@ -1,0 +1,151 @@
+"""Known failures of the app. Each message is one sentence that says what to do; everything else is a bug.
+
+`code` names the kind for the window, which words it in the user's language with `params`; `str(error)` is the English
+sentence for the command line and the log. `exit_code` is the command line's, from the public contract.
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from pathlib import Path
+
+
+class AppError(Exception):
+    code = "app"
+    exit_code = 1
+
+    def __init__(self, message: str, **params: str) -> None:
+        super().__init__(message)
+        self.params = params
+
+
+class UserError(AppError):
+    """What was asked for cannot be done as asked."""
+
+    code = "user"
+    exit_code = 2
+
+
+class EmptyMessageError(UserError):
+    """The message holds nothing but white space."""
+
+    code = "empty_message"
+
+
+class BusyError(UserError):
+    """The conversation is still answering."""
+
+    code = "busy"
+
+
+class UnknownConversationError(UserError):
+    """No conversation has this id. params: id."""
+
+    code = "unknown_conversation"
+
+
+class StorageError(AppError):
+    """The data folder cannot be read or written. params: path."""
+
+    code = "storage"
+    exit_code = 4
+
+
+class ReadOnlyError(StorageError):
+    """The data folder may not be written. params: path."""
+
+    code = "read_only"
+
+
+class DiskFullError(StorageError):
+    """No space is left, or a quota is used up. params: path."""
+
+    code = "disk_full"
+
+
+class DatabaseBusyError(StorageError):
+    """Another program keeps the database locked. params: path."""
+
+    code = "database_busy"
+
+
+class NewerDatabaseError(StorageError):
+    """The database was made by a newer Ember; it is left untouched. params: path."""
+
+    code = "newer_database"
+
+
+class DamagedDatabaseError(StorageError):
+    """The file is no database of Ember's, or a broken one; it is left untouched. params: path."""
+
+    code = "damaged_database"
+
+
+class AlreadyRunningError(AppError):
+    """Another Ember holds the data folder. params: path."""
+
+    code = "already_running"
+    exit_code = 5
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
+
+
+def from_os_error(error: OSError, path: Path) -> StorageError:
+    """The storage failure behind a failed file operation on `path`."""
+    if error.errno in _FULL:
+        return _disk_full(path)
+    if error.errno in _READ_ONLY:
+        return _read_only(path)
+    return _unreadable(path, error.strerror or str(error))
+
+
+def from_sqlite_error(error: sqlite3.Error, path: Path) -> StorageError:
+    """The storage failure behind a failed statement on the database at `path`."""
+    extended = getattr(error, "sqlite_errorcode", None)
+    primary = extended & 0xFF if isinstance(extended, int) else None  # the low byte is the primary result code
+    if primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG):
+        return _disk_full(path)
+    if extended in (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE):
+        return _disk_full(path)  # a file size limit (EFBIG) and a full tmpfs are told this way
+    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return _read_only(path)
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DatabaseBusyError(
+            f"Another program is using {path}; close it, or try again in a moment.", path=str(path)
+        )
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return damaged(path, "it is damaged")
+    return _unreadable(path, str(error))
+
+
+def damaged(path: Path, why: str) -> DamagedDatabaseError:
+    """`why` reads as in "it is damaged"."""
+    return DamagedDatabaseError(
+        f"Ember cannot read {path}, since {why}; it was left untouched: "
+        "move it away to start afresh, or put a backup in its place.",
+        path=str(path),
+    )
+
+
+def _disk_full(path: Path) -> DiskFullError:
+    return DiskFullError(
+        f"Ember cannot save to {path}, since no space is left on the disk; free some space and try again.",
+        path=str(path),
+    )
+
+
+def _read_only(path: Path) -> ReadOnlyError:
+    return ReadOnlyError(
+        f"Ember cannot write to {path}; make the folder writable, or choose another one with --data-dir.",
+        path=str(path),
+    )
+
+
+def _unreadable(path: Path, reason: str) -> StorageError:
+    return StorageError(
+        f"Ember cannot use {path} ({reason}); check the disk, or choose another folder with --data-dir.",
+        path=str(path),
+    )

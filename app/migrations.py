@@ -1,0 +1,141 @@
+"""The schema of the database, as the steps that made it. A step that was released is never changed again.
+
+`PRAGMA user_version` counts the steps taken, so that an older Ember knows a newer database without reading it, and
+`application_id` tells an Ember database from any other. Steps take plain SQL: sqlite-utils has no ON DELETE CASCADE.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from sqlite_utils import Database
+from sqlite_utils.migrations import Migrations
+
+from app.errors import NewerDatabaseError, damaged
+
+APPLICATION_ID = 0x456D6272  # "Embr"
+_MAGIC = b"SQLite format 3\0"
+
+MIGRATIONS = Migrations("ember")
+
+
+@MIGRATIONS()
+def m001_conversations_and_messages(db: Database) -> None:
+    db.execute("""
+        CREATE TABLE conversations (
+            id TEXT PRIMARY KEY,
+            title TEXT NOT NULL DEFAULT '',
+            system_prompt TEXT NOT NULL DEFAULT '',
+            model TEXT,
+            draft TEXT NOT NULL DEFAULT '',
+            created_at TEXT NOT NULL,
+            updated_at TEXT NOT NULL
+        )""")
+    db.execute("""
+        CREATE TABLE messages (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            conversation_id TEXT NOT NULL REFERENCES conversations(id) ON DELETE CASCADE,
+            role TEXT NOT NULL,
+            text TEXT NOT NULL,
+            state TEXT NOT NULL,
+            created_at TEXT NOT NULL,
+            token_ids BLOB,
+            tokenizer_id TEXT,
+            finish_reason TEXT,
+            statistics TEXT,
+            model TEXT
+        )""")
+    db.execute("CREATE INDEX messages_of_conversation ON messages(conversation_id, id)")
+    db.execute("CREATE INDEX streaming_messages ON messages(state) WHERE state = 'streaming'")
+
+
+def schema_version(migrations: Migrations = MIGRATIONS) -> int:
+    return len(migrations._migrations)
+
+
+def check_readable(path: Path, *, supported_version: int) -> int:
+    """The schema version of the file at `path`, 0 for none yet. Never changes a byte of it.
+
+    The header is looked at first, since SQLite tidies up a database by merely opening it; then the version is asked
+    once more through a read-only connection, since the newest header may still lie in the write-ahead log.
+    Raises DamagedDatabaseError, NewerDatabaseError, OSError, sqlite3.Error.
+    """
+    with path.open("rb") as file:
+        header = file.read(100)
+    if not header:
+        return 0
+    if not header.startswith(_MAGIC) or len(header) < 100:
+        raise damaged(path, "it is not a database")
+    _refuse_newer(path, int.from_bytes(header[60:64], "big"), supported_version)
+    _refuse_cut_short(path, header)
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    try:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        application_id = int(connection.execute("PRAGMA application_id").fetchone()[0])
+        is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+    finally:
+        connection.close()
+    if application_id != APPLICATION_ID and not (is_empty and version == 0):
+        raise damaged(path, "another program made it")
+    _refuse_newer(path, version, supported_version)
+    return version
+
+
+def migrate(db: Database, path: Path, migrations: Migrations = MIGRATIONS) -> None:
+    """Take the missing steps, all or none, after copying a database that has content to `ember.db.backup-<version>`.
+
+    The copy is made while the write lock is held, so nothing comes in between.
+    """
+    supported = schema_version(migrations)
+    if _version(db) == supported:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(db)  # another process may have taken the steps while this one waited for the lock
+        if version < supported:
+            if version:
+                _back_up(path, path.with_name(f"{path.name}.backup-{version}"))
+            migrations.apply(db)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {supported}")
+        db.execute("COMMIT")
+    except BaseException:
+        db.rollback()
+        raise
+
+
+def _version(db: Database) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _refuse_newer(path: Path, version: int, supported_version: int) -> None:
+    if version > supported_version:
+        raise NewerDatabaseError(
+            f"A newer Ember made {path} (schema {version}, this one knows {supported_version}); "
+            "it was left untouched: update Ember, or choose another folder with --data-dir.",
+            path=str(path),
+        )
+
+
+def _refuse_cut_short(path: Path, header: bytes) -> None:
+    """A file shorter than its header says, with no write-ahead log that could hold the rest."""
+    page_size = int.from_bytes(header[16:18], "big")
+    num_pages = int.from_bytes(header[28:32], "big")
+    log = path.with_name(path.name + "-wal")
+    has_log = log.exists() and log.stat().st_size > 0
+    if path.stat().st_size < num_pages * (65536 if page_size == 1 else page_size) and not has_log:
+        raise damaged(path, "its end is missing")
+
+
+def _back_up(path: Path, backup: Path) -> None:
+    temporary = backup.with_name(backup.name + ".new")
+    temporary.unlink(missing_ok=True)
+    source = sqlite3.connect(path)
+    target = sqlite3.connect(temporary)
+    try:
+        source.backup(target)
+    finally:
+        target.close()
+        source.close()
+    temporary.replace(backup)
