@@ -1,0 +1,192 @@
+"""Sets Ember up in this checkout and starts it: python3 packaging/bootstrap.py VERB [arguments].
+
+  run       set up what is missing, then open the window           (arguments go to the program)
+  test      set up, then ruff, mypy and the tests                  (with arguments: only pytest, with them)
+  setup     set up and stop there
+  check     ruff and mypy only
+  test-gpu  only the tests that need an NVIDIA GPU                 (arguments go to pytest)
+  bench     the measurements of tests/benchmarks                   (arguments go to pytest)
+  launch    what the launcher calls: run, with failures shown in a dialog
+  desktop   put Ember into the applications menu and on the desktop; --remove takes it away
+
+Standard library only; it must start on an old Python to be able to say that it is too old.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import desktop_launcher
+import qt_libraries
+from default_model import DefaultModel
+from failure_dialog import show_failure
+from progress import Reporter, SetupError
+from setup_lock import setup_lock
+from venv_setup import VirtualEnvironment, too_old_python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+NO_TESTS_COLLECTED = 5
+
+
+class Bootstrap:
+    """The verbs. Each returns the exit code."""
+
+    def __init__(self, checkout: Path, reporter: Reporter) -> None:
+        self._checkout = checkout
+        self._reporter = reporter
+        self._environment = VirtualEnvironment(checkout)
+        self._model = DefaultModel(checkout)
+
+    def verbs(self) -> Mapping[str, Callable[[list[str]], int]]:
+        return {
+            "run": self.run,
+            "launch": self.run,
+            "test": self.test,
+            "setup": self.setup,
+            "check": self.check,
+            "test-gpu": self.test_gpu,
+            "bench": self.bench,
+            "desktop": self.desktop,
+        }
+
+    def run(self, arguments: list[str]) -> int:
+        self._prepare()
+        if obstacle := qt_libraries.window_obstacle(self._environment.path, os.environ):
+            raise SetupError(obstacle)
+        # -P: the folder this is called from may have an `app` of its own.
+        argv = [str(self._environment.python), "-P", "-m", "app", *arguments]
+        if os.name != "nt":
+            sys.stdout.flush()
+            os.execv(argv[0], argv)  # becomes the program: signals and the exit code are its own
+        return subprocess.call(argv)
+
+    def setup(self, arguments: list[str]) -> int:
+        refuse(arguments)
+        self._prepare()
+        self._reporter.say("Ember is ready: make run (or python3 packaging/bootstrap.py run) opens it.")
+        return 0
+
+    def test(self, arguments: list[str]) -> int:
+        self._prepare()
+        started = time.monotonic()
+        lint_code = 0 if arguments else self._lint()
+        code = self._pytest(arguments)
+        self._say_result(lint_code or code, started)
+        return lint_code or code
+
+    def check(self, arguments: list[str]) -> int:
+        refuse(arguments)
+        self._prepare(model=False)
+        started = time.monotonic()
+        code = self._lint()
+        self._say_result(code, started)
+        return code
+
+    def test_gpu(self, arguments: list[str]) -> int:
+        self._prepare()
+        code = self._pytest(["-m", "cuda", *arguments])
+        if code == NO_TESTS_COLLECTED:
+            self._reporter.say("There are no tests that need a GPU.")
+            return 0
+        return code
+
+    def bench(self, arguments: list[str]) -> int:
+        self._prepare()
+        return self._pytest(
+            ["-s", "-o", "python_files=bench_*.py", "--timeout=0", *(arguments or ["tests/benchmarks"])]
+        )
+
+    def desktop(self, arguments: list[str]) -> int:
+        if arguments == ["--remove"]:
+            desktop_launcher.remove(self._reporter)
+            return 0
+        refuse(arguments)
+        self._prepare()
+        desktop_launcher.install(self._checkout, self._environment.python, self._reporter)
+        return 0
+
+    def _prepare(self, *, model: bool = True) -> None:
+        def is_ready() -> bool:
+            return self._environment.is_current() and (self._model.is_ready() or not model)
+
+        if is_ready():
+            return
+        started = time.monotonic()
+        with setup_lock(self._checkout, self._reporter):
+            self._environment.prepare(self._reporter)
+            if model:
+                self._model.prepare(self._reporter, self._environment.python)
+        self._reporter.say(f"Set up in {time.monotonic() - started:.0f} s.")
+
+    def _lint(self) -> int:
+        """Runs all three and returns the exit code of the first that failed."""
+        codes = [
+            self._tool("ruff", "check", "."),
+            self._tool("ruff", "format", "--check", "."),
+            self._tool("mypy"),
+        ]
+        return next((code for code in codes if code), 0)
+
+    def _pytest(self, arguments: list[str]) -> int:
+        if missing := qt_libraries.missing_for_tests(self._environment.path):
+            raise SetupError(missing)
+        return self._tool("pytest", *arguments)
+
+    def _tool(self, name: str, *arguments: str) -> int:
+        # As modules, not as scripts: a script in .venv/bin names the folder it was made in.
+        variables = {**os.environ, "QT_QPA_PLATFORM": os.environ.get("QT_QPA_PLATFORM", "offscreen")}
+        self._reporter.say(f"-- {' '.join((name, *arguments))}")
+        return subprocess.call(
+            [str(self._environment.python), "-m", name, *arguments], cwd=self._checkout, env=variables
+        )
+
+    def _say_result(self, code: int, started: float) -> None:
+        words = "All checks passed" if code == 0 else f"Failed (exit code {code})"
+        self._reporter.say(f"{words} in {time.monotonic() - started:.0f} s.")
+
+
+def refuse(arguments: list[str]) -> None:
+    if arguments:
+        raise SetupError(f"this verb takes no {' '.join(arguments)}; see python3 packaging/bootstrap.py --help")
+
+
+def main(argv: list[str]) -> int:
+    if sentence := too_old_python():
+        print(sentence, file=sys.stderr)
+        return 1
+    reporter = Reporter(CHECKOUT / ".venv" / "bootstrap.log")
+    verbs = Bootstrap(CHECKOUT, reporter).verbs()
+    verb, arguments = (argv[0], argv[1:]) if argv else ("--help", [])
+    if verb in ("-h", "--help", "help"):
+        print(__doc__)
+        return 0
+    if verb not in verbs:
+        print(f"there is no verb '{verb}'; there are {', '.join(verbs)}", file=sys.stderr)
+        return 2
+    if arguments[:1] == ["--"]:
+        arguments = arguments[1:]
+    try:
+        return verbs[verb](arguments)
+    except KeyboardInterrupt:
+        print("\nInterrupted; the next run goes on from here.", file=sys.stderr)
+        return 130
+    except (SetupError, OSError) as error:
+        sentence = str(error) if isinstance(error, SetupError) else f"the set-up cannot go on: {error}"
+        sentence = f"{sentence[0].upper()}{sentence[1:]}."
+        print(sentence, file=sys.stderr)
+        if verb == "launch":
+            reporter.note(sentence)
+            show_failure(sentence)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
