@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from uuid import uuid4
 
@@ -113,7 +114,9 @@ class ChatSession:
     def verify(self, conversation_id: str) -> str:
         """Ask whether the kept cache answers as a cold one would. Returns the request id."""
         request_id = _new_id()
-        self._engine.submit(Verify(conversation_id, request_id, self.history(conversation_id)))
+        history = self.history(conversation_id)
+        started_on = self._started_on(conversation_id)
+        self._engine.submit(Verify(conversation_id, request_id, history, started_on=started_on))
         return request_id
 
     def history(self, conversation_id: str) -> tuple[ChatMessage, ...]:
@@ -207,10 +210,15 @@ class ChatSession:
                 self.history(reply.conversation_id),
                 reply.sampling,
                 reply.max_new_tokens,
+                started_on=self._started_on(reply.conversation_id),
             )
         )
         if reply.is_stopped:
             self._engine.cancel(reply.request_id)
+
+    def _started_on(self, conversation_id: str) -> date:
+        """The user's calendar day."""
+        return self._store.conversation(conversation_id).created_at.astimezone().date()
 
     def _drop(self, reply: Reply) -> None:
         del self._replies[reply.request_id]
