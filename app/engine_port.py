@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from app.paths import DataPaths
+from app.settings import Settings
 from engine.protocol.commands import Command
 from engine.protocol.config import EngineConfig
 from engine.protocol.events import Event
@@ -29,3 +31,12 @@ class EngineService(EnginePort, Protocol):
 
 
 MakeEngine = Callable[[EngineConfig, Callable[[Event], None]], EngineService]
+
+
+def engine_config(paths: DataPaths, settings: Settings) -> EngineConfig:
+    return EngineConfig(
+        kv_dir=paths.kv_dir,
+        converted_dir=paths.converted_dir,
+        memory_budget_bytes=settings.memory_budget_mb * 1024**2,
+        prefill_chunk=settings.prefill_chunk,
+    )

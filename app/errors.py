@@ -10,6 +10,8 @@ import errno
 import sqlite3
 from pathlib import Path
 
+from engine.protocol.errors import ContextOverflowError, EngineError, ModelError
+
 
 class AppError(Exception):
     code = "app"
@@ -89,6 +91,34 @@ class AlreadyRunningError(AppError):
     exit_code = 5
 
 
+class EngineFailedError(AppError):
+    """The engine answered a call of the command line with `Failed`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.exit_code = exit_code_of(code)
+
+
+class InterruptedCallError(AppError):
+    """Ctrl+C, or a polite end by the system."""
+
+    code = "interrupted"
+    exit_code = 130
+
+
+def exit_code_of(engine_code: str) -> int:
+    """The exit code for the kind of an EngineError."""
+    if engine_code in _MODEL_CODES:
+        return 3
+    return 2 if engine_code == ContextOverflowError.code else 1
+
+
+def _codes(kind: type[EngineError]) -> set[str]:
+    return {kind.code}.union(*(_codes(below) for below in kind.__subclasses__()))
+
+
+_MODEL_CODES = _codes(ModelError)
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 

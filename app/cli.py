@@ -1,0 +1,181 @@
+"""The command line: parsing, and the one place where failures become a sentence and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+from app.commands.call import Call
+from app.engine_port import MakeEngine
+from app.errors import AppError, InterruptedCallError, exit_code_of
+from app.log_setup import logging_to
+from app.paths import DataPaths, default_data_dir
+from engine.protocol.commands import BenchName
+from engine.protocol.config import Weights
+from engine.protocol.errors import EngineError
+
+_log = logging.getLogger(__name__)
+_DEFAULT_BENCH_CONTEXT = 2048
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says one sentence where argparse would print the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        sentence = message[:1].upper() + message[1:]
+        self.exit(2, f"ember: {sentence}; see `{self.prog} --help`.\n")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """`verb` is None where the window is meant. Exits with 2 on wrong usage, as argparse does."""
+    parsed = _parser().parse_args(arguments)
+    data_dir = getattr(parsed, "data_dir", None)
+    parsed.data_dir = Path(data_dir).expanduser().absolute() if data_dir else default_data_dir().absolute()
+    return parsed
+
+
+def run(
+    arguments: argparse.Namespace,
+    *,
+    make_engine: MakeEngine,
+    resources_dir: Path,
+    out: TextIO | None = None,
+    err: TextIO | None = None,
+) -> int:
+    """Carry out a parsed call. Returns the exit code of the public contract."""
+    err = err or sys.stderr
+    paths = DataPaths(arguments.data_dir)
+    call = Call(arguments, paths, resources_dir, make_engine, out or sys.stdout, err)
+    with logging_to(paths.log) as log:
+        try:
+            return _verb(arguments.verb)(call)
+        except AppError as error:
+            _say(err, str(error))
+            return error.exit_code
+        except EngineError as error:
+            _say(err, str(error))
+            return exit_code_of(error.code)
+        except KeyboardInterrupt:
+            return InterruptedCallError.exit_code
+        except BrokenPipeError:
+            _forget_output(call.out)
+            return 0
+        except Exception:  # noqa: BLE001 (a loop top: what is not known is a bug, told in one sentence and logged)
+            _log.exception("The call failed: %s", arguments.verb)
+            _say(
+                err, f"Something went wrong inside Ember; {f'the details are in {log}' if log else 'no log was kept'}."
+            )
+            return 1
+
+
+def _verb(name: str) -> Callable[[Call], int]:
+    """Only the module of the verb that was asked for is imported: a call should not wait for the others."""
+    module, function = _VERBS[name]
+    verb: Callable[[Call], int] = getattr(importlib.import_module(f"app.commands.{module}"), function)
+    return verb
+
+
+_VERBS = {
+    "ask": ("ask", "ask"),
+    "conversations": ("chats", "conversations"),
+    "show": ("chats", "show"),
+    "delete": ("chats", "delete"),
+    "models": ("models", "models"),
+    "models add": ("models", "add_model"),
+    "cache": ("cache", "cache"),
+    "verify": ("measure", "verify"),
+    "bench": ("measure", "bench"),
+    "size": ("size", "size"),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="ember",
+        description="A chat for local language models that remembers what it has read. Without a verb: the window.",
+    )
+    parser.add_argument("--data-dir", metavar="DIR", help="folder of conversations, caches and settings")
+    parser.set_defaults(verb=None)
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=_Parser)
+
+    ask = _add(verbs, "ask", "send a message and get the reply")
+    which = ask.add_mutually_exclusive_group()
+    which.add_argument("--new", action="store_true", help="begin a conversation")
+    which.add_argument("--conversation", metavar="ID", help="go on with this one (otherwise: the newest)")
+    _add_model_options(ask)
+    ask.add_argument("--system", metavar="TEXT", help="system prompt of a new conversation")
+    ask.add_argument("--greedy", action="store_true", help="always the likeliest token")
+    ask.add_argument("--seed", type=int, metavar="N", help="the same reply every time")
+    ask.add_argument("--max-new-tokens", type=_positive, metavar="N", help="longest reply")
+    ask.add_argument("message", metavar="MESSAGE", help="- reads standard input")
+
+    _add(verbs, "conversations", "list the conversations")
+    _add(verbs, "show", "print a conversation").add_argument("id", metavar="ID")
+    _add(verbs, "delete", "delete a conversation").add_argument("id", metavar="ID")
+    _add(verbs, "cache", "what is kept of each conversation")
+    models = _add(verbs, "models", "list the models, or add one")
+    add = _add(models.add_subparsers(metavar="add", parser_class=_Parser), "add", "add a model", verb="models add")
+    add.add_argument("source", metavar="PATH_OR_HUB_ID")
+
+    verify = _add(verbs, "verify", "compare a kept cache with reading everything again")
+    verify.add_argument("id", metavar="ID")
+    _add_model_options(verify)
+    bench = _add(verbs, "bench", "measure the engine on this machine")
+    bench.add_argument("name", choices=[name.value for name in BenchName])
+    bench.add_argument("--context", type=_positive, metavar="N", default=_DEFAULT_BENCH_CONTEXT, help="cached tokens")
+    _add_model_options(bench)
+
+    size = _add(verbs, "size", "how large a KV cache gets")
+    size.add_argument("--model", metavar="NAME_OR_PATH")
+    for option in ("--layers", "--kv-heads", "--head-dim", "--tokens"):
+        size.add_argument(option, type=_positive, metavar="N")
+    size.add_argument("--precision", choices=["16bit", "bf16", "fp16", "float32"], default="16bit")
+    return parser
+
+
+def _add(
+    verbs: argparse._SubParsersAction[_Parser], name: str, words: str, *, verb: str | None = None
+) -> argparse.ArgumentParser:
+    """A verb with what all have. SUPPRESS: options of the outer parser stay as they were where it has none itself."""
+    parser = verbs.add_parser(name, help=words, description=words[:1].upper() + words[1:] + ".")
+    parser.set_defaults(verb=verb or name)
+    parser.add_argument("--data-dir", metavar="DIR", default=argparse.SUPPRESS, help="folder of Ember's data")
+    is_nested = verb is not None
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        default=argparse.SUPPRESS if is_nested else False,
+        help="print one JSON object",
+    )
+    return parser
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", metavar="NAME_OR_PATH", help="see `ember models`")
+    parser.add_argument("--weights", choices=[weights.value for weights in Weights], help="storage of the weights")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def _say(err: TextIO, sentence: str) -> None:
+    err.write(f"ember: {' '.join(sentence.split())}\n")
+    err.flush()
+
+
+def _forget_output(out: TextIO) -> None:
+    """The reader has gone: what is still buffered must not fail again while Python exits."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+    except (OSError, ValueError):
+        return

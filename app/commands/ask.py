@@ -1,0 +1,207 @@
+"""`ember ask`: one turn of a conversation, streamed as it comes or told as one object."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from app.commands.call import Call, argument_text, find_conversation
+from app.commands.engine_run import EngineRun, Interrupted
+from app.conversation import Conversation
+from app.conversation_store import ConversationStore
+from app.errors import EmptyMessageError, EngineFailedError, InterruptedCallError, UserError
+from app.settings import Settings
+from engine.protocol.config import GREEDY, Sampling, Weights
+from engine.protocol.events import (
+    Event,
+    Failed,
+    Finished,
+    ModelLoaded,
+    SnapshotNotSaved,
+    SnapshotSaved,
+    TextArrived,
+)
+
+_LONGEST_SAVE_S = 120.0
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What is known of the turn so far."""
+
+    request_id: str
+    finished: Finished | None = None
+    failed: Failed | None = None
+    load_failed: Failed | None = None
+    saved: SnapshotSaved | SnapshotNotSaved | None = None
+    is_interrupted: bool = False
+    has_text: bool = False
+    is_reader_gone: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is to be waited for: not even the save, once the user wants to leave."""
+        if self.failed is not None:
+            return True
+        return self.finished is not None and (self.saved is not None or self.is_interrupted)
+
+    def take(self, event: Event) -> None:
+        if getattr(event, "request_id", None) != self.request_id:
+            return
+        match event:
+            case Finished():
+                self.finished = event
+            case Failed():
+                self.failed = event
+            case SnapshotSaved() | SnapshotNotSaved():
+                self.saved = event
+
+
+def ask(call: Call) -> int:
+    text = _message(call.arguments.message)
+    with call.own_store() as store:
+        settings = call.settings()
+        conversation, system_prompt = _choose(call, store)
+        model = call.arguments.model or (conversation.model if conversation else None) or settings.model
+        path = call.library().resolve(model)
+        weights = Weights(call.arguments.weights) if call.arguments.weights else settings.weights
+        with EngineRun(call, store) as run:
+            load_id = run.session.load_model(path, weights)
+            with store.transaction():  # a full disk leaves no empty conversation; nothing is asked until the model is there
+                if conversation is None:
+                    conversation = run.session.new_conversation(system_prompt)
+                if call.arguments.model:
+                    is_name = any(entry.name == model for entry in call.library().models())
+                    store.set_model(conversation.id, model if is_name else str(path))
+                request_id = run.session.send(
+                    conversation.id,
+                    text,
+                    sampling=_sampling(call, settings),
+                    max_new_tokens=call.arguments.max_new_tokens,
+                )
+            turn = _Turn(request_id)
+            _follow(call, run, turn, load_id, conversation.id)
+        for event in run.late_events:
+            turn.take(event)
+        return _tell(call, run, turn, conversation.id)
+
+
+def _follow(call: Call, run: EngineRun, turn: _Turn, load_id: str, conversation_id: str) -> None:
+    """Stream the reply and wait until its cache is saved, or until nothing more is to be waited for."""
+    save_deadline: float | None = None
+    for event in run.events():
+        match event:
+            case None:
+                pass
+            case Interrupted():
+                turn.is_interrupted = True
+                if run.session.model is None:
+                    return
+                run.session.stop(conversation_id)
+            case ModelLoaded():
+                for note in event.model.notes:
+                    call.note(note)
+            case Failed() if event.request_id == load_id:
+                turn.load_failed = event
+            case TextArrived() if event.request_id == turn.request_id and event.text:
+                run.progress.clear()
+                _stream(call, run, turn, event.text, conversation_id)
+            case Finished() if event.request_id == turn.request_id:
+                if turn.has_text:
+                    _stream(call, run, turn, "\n", conversation_id)
+                save_deadline = time.monotonic() + _LONGEST_SAVE_S
+        if not isinstance(event, Interrupted | None):
+            turn.take(event)
+        if turn.is_over or (save_deadline is not None and time.monotonic() > save_deadline):
+            return
+
+
+def _stream(call: Call, run: EngineRun, turn: _Turn, text: str, conversation_id: str) -> None:
+    if call.arguments.json or turn.is_reader_gone:
+        return
+    turn.has_text = True
+    try:
+        call.out.write(text)
+        call.out.flush()
+    except BrokenPipeError:
+        turn.is_reader_gone = True
+        run.session.stop(conversation_id)
+
+
+def _tell(call: Call, run: EngineRun, turn: _Turn, conversation_id: str) -> int:
+    """The object, the notes, and the exit code."""
+    failed = turn.load_failed or turn.failed  # a model that cannot be loaded fails the reply too
+    if failed is not None:
+        raise EngineFailedError(failed.code, failed.message)
+    if turn.finished is None:
+        raise InterruptedCallError(f"Interrupted before the reply; the message is kept in {conversation_id}.")
+    for note in turn.finished.notes:
+        call.note(note)
+    if isinstance(turn.saved, SnapshotNotSaved):
+        call.note(turn.saved.reason)
+    if call.arguments.json:
+        call.print_json(_result(turn.finished, turn.saved))
+    elif turn.is_reader_gone:
+        raise BrokenPipeError
+    if run.storage_errors:
+        raise run.storage_errors[0]
+    return InterruptedCallError.exit_code if turn.is_interrupted else 0
+
+
+def _result(finished: Finished, saved: SnapshotSaved | SnapshotNotSaved | None) -> dict[str, Any]:
+    """The object of the public contract; `new_tokens` and the snapshot's `save_s` and `reason` are extra."""
+    snapshot: dict[str, Any] = {"bytes_written": 0, "bytes_total": 0}
+    match saved:
+        case SnapshotSaved():
+            snapshot = {
+                "bytes_written": saved.bytes_written,
+                "bytes_total": saved.bytes_total,
+                "save_s": saved.save_s,
+            }
+        case SnapshotNotSaved():
+            snapshot["reason"] = saved.reason
+    return {
+        "conversation_id": finished.conversation_id,
+        "reply": finished.text,
+        "token_ids": list(finished.token_ids),
+        "finish_reason": finished.finish_reason.value,
+        **asdict(finished.statistics),
+        "snapshot": snapshot,
+    }
+
+
+def _message(argument: str) -> str:
+    """The message, with the line end that a pipe adds taken off. Raises UserError."""
+    if argument == "-":
+        try:
+            text = sys.stdin.buffer.read().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"Standard input is not valid UTF-8 (byte {error.start}); convert the text to UTF-8 first."
+            ) from error
+        text = text.rstrip("\r\n")
+    else:
+        text = argument_text(argument)
+    if not text.strip():
+        raise EmptyMessageError("The message is empty; write something first.")
+    return text
+
+
+def _choose(call: Call, store: ConversationStore) -> tuple[Conversation | None, str]:
+    """The conversation to go on with, or None and the system prompt of a new one."""
+    system_prompt = argument_text(call.arguments.system or "")
+    if call.arguments.conversation:
+        conversation = find_conversation(store, call.arguments.conversation)
+        if system_prompt and system_prompt != conversation.system_prompt:
+            raise UserError("A conversation keeps the system prompt it began with; use --system with --new.")
+        return conversation, ""
+    if call.arguments.new or system_prompt:
+        return None, system_prompt
+    return next(iter(store.conversations()), None), ""
+
+
+def _sampling(call: Call, settings: Settings) -> Sampling:
+    sampling = GREEDY if call.arguments.greedy else settings.sampling()
+    return replace(sampling, seed=call.arguments.seed)
