@@ -1,0 +1,100 @@
+"""Read-only text as tall as its content: the bubbles and the prose of replies. It scrolls nothing and loads nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from PySide6.QtCore import QRect, QSize, Qt, QUrl, Signal, Slot
+from PySide6.QtGui import QColor, QDesktopServices, QPainter, QPaintEvent, QTextBlock, QTextFormat, QWheelEvent
+from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser, QWidget
+
+from ui.theme import Theme
+
+QUOTE_PROPERTY = int(QTextFormat.Property.UserProperty) + 1
+RULE_PROPERTY = int(QTextFormat.Property.UserProperty) + 2
+_SAFE_SCHEMES = {"http", "https", "mailto"}
+
+
+class FlowText(QTextBrowser):
+    height_changed = Signal()
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setOpenLinks(False)
+        self.setOpenExternalLinks(False)
+        self.setUndoRedoEnabled(False)
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self.document().setDocumentMargin(0)
+        policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        policy.setHeightForWidth(True)
+        self.setSizePolicy(policy)
+        self.anchorClicked.connect(self._on_anchor_clicked)
+        self.document().documentLayout().documentSizeChanged.connect(self._on_document_size_changed)
+
+    def natural_width(self, at_most: int) -> int:
+        """The width the text takes when it may be `at_most` wide."""
+        self.document().setTextWidth(at_most)
+        return min(at_most, math.ceil(self.document().idealWidth()) + 1)
+
+    # Qt overrides
+
+    def hasHeightForWidth(self) -> bool:
+        return True
+
+    def heightForWidth(self, width: int) -> int:
+        document = self.document()
+        if document.textWidth() != width:
+            document.setTextWidth(width)
+        return math.ceil(document.size().height())
+
+    def sizeHint(self) -> QSize:
+        width = max(1, self.width())
+        return QSize(width, self.heightForWidth(width))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(1, 1)
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        event.ignore()
+
+    def loadResource(self, type: int, name: QUrl | str) -> Any:  # noqa: A002  # Qt's name
+        """Nothing is loaded, neither from the net nor from the disk."""
+        return None
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        painter = QPainter(self.viewport())
+        block = self.document().begin()
+        while block.isValid():
+            if block.blockFormat().hasProperty(QUOTE_PROPERTY):
+                rect = self._block_rect(block)
+                painter.fillRect(QRect(0, rect.top() - 2, 2, rect.height() + 4), self._theme.color("line"))
+            elif block.blockFormat().hasProperty(RULE_PROPERTY):
+                middle = self._block_rect(block).center().y()
+                painter.fillRect(QRect(0, middle, self.width(), 1), QColor(self._theme.tokens.line))
+            block = block.next()
+        painter.end()
+
+    @Slot()
+    def _on_document_size_changed(self) -> None:
+        self.updateGeometry()
+        self.height_changed.emit()
+
+    @Slot(QUrl)
+    def _on_anchor_clicked(self, url: QUrl) -> None:
+        open_safely(url)
+
+    def _block_rect(self, block: QTextBlock) -> QRect:
+        return self.document().documentLayout().blockBoundingRect(block).toAlignedRect()
+
+
+def open_safely(url: QUrl) -> bool:
+    """Hand `url` to the system if it is a web or mail address; anything else is not opened."""
+    if url.scheme().lower() not in _SAFE_SCHEMES:
+        return False
+    return QDesktopServices.openUrl(url)

@@ -1,0 +1,148 @@
+"""Markdown -> plain records. Knows markdown-it-py and nothing of Qt; HTML is text, images are their description.
+
+`MarkdownStream` owns a growing reply. Its invariant: a finished block is never parsed again, only what follows the last
+finished block is, and the lines of an open code fence are not parsed at all, so that the cost of a flush stays flat.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from ui.markdown_blocks import Block, Code, read_blocks
+
+_LONGEST_OPEN_BLOCK = 6000  # characters; a longer open block is closed at its last line or word
+_SURE_AFTER = 8  # characters of the last block before the one above it counts as finished ("2" may become "2. item")
+_FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """`finished` blocks are new and final; `open` ones replace those of the update before."""
+
+    finished: tuple[Block, ...]
+    open: tuple[Block, ...]
+
+
+class MarkdownStream:
+    def __init__(self) -> None:
+        self.num_parses = 0
+        self.parsed_characters = 0
+        self._parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+        self._references: dict[str, Any] = {}
+        self._source = ""
+        self._fence: _Fence | None = None
+
+    def feed(self, text: str) -> Update:
+        """Add text to the reply."""
+        self._source += text
+        finished: list[Block] = []
+        while True:
+            if self._fence is None:
+                self._open_fence_at_start()
+            if self._fence is not None:
+                if not self._close_fence(finished):
+                    return Update(tuple(finished), (self._fence.block(self._source),))
+                continue
+            tokens = self._parse(self._source)
+            start_line = _start_of_last_block(tokens)
+            if start_line is None:
+                return Update(tuple(finished), ())
+            cut = _offset_of_line(self._source, start_line)
+            rest = self._source[cut:]
+            if start_line == 0 or (len(rest.strip()) < _SURE_AFTER and not _FENCE.match(rest)):
+                cut = self._cut_long_block()
+                if not cut:
+                    return Update(tuple(finished), read_blocks(tokens))
+                finished.extend(read_blocks(self._parse(self._source[:cut])))
+            else:
+                finished.extend(read_blocks(_tokens_before(tokens, start_line)))
+            self._source = self._source[cut:]
+
+    def finish(self) -> Update:
+        """The reply is whole: what is open is finished."""
+        if self._fence is not None:
+            block: tuple[Block, ...] = (self._fence.block(self._source),)
+        else:
+            block = read_blocks(self._parse(self._source)) if self._source.strip() else ()
+        self._source, self._fence = "", None
+        return Update(block, ())
+
+    def _parse(self, source: str) -> list[Token]:
+        self.num_parses += 1
+        self.parsed_characters += len(source)
+        return self._parser.parse(source, self._references)
+
+    def _open_fence_at_start(self) -> None:
+        self._source = self._source.lstrip("\n")
+        match = _FENCE.match(self._source)
+        if match and not (match[2][0] == "`" and "`" in match[3]):
+            self._fence = _Fence(len(match[1]), match[2], match[3].strip())
+            self._source = self._source[match.end() :]
+
+    def _close_fence(self, finished: list[Block]) -> bool:
+        """Move the closing line and what is before it out of the source; False while the fence is open."""
+        assert self._fence is not None
+        match = self._fence.closing.search(self._source, self._fence.searched)
+        if match is None:
+            self._fence.searched = self._source.rfind("\n") + 1
+            return False
+        finished.append(self._fence.block(self._source[: match.start()]))
+        self._source = self._source[match.end() :]
+        self._fence = None
+        return True
+
+    def _cut_long_block(self) -> int:
+        if len(self._source) <= _LONGEST_OPEN_BLOCK:
+            return 0
+        newline = self._source.rfind("\n", 1)
+        return newline + 1 if newline > 0 else self._source.rfind(" ") + 1
+
+
+class _Fence:
+    """An open code fence: how it was opened, and how far its lines were searched for the closing one."""
+
+    def __init__(self, indent: int, marker: str, info: str) -> None:
+        self.closing = re.compile(rf"^ {{0,3}}{re.escape(marker[0])}{{{len(marker)},}}[ \t]*(?:\n|\Z)", re.MULTILINE)
+        self.searched = 0
+        self._marker = marker
+        self._indent = indent
+        self._language = info.split()[0] if info else ""
+
+    def block(self, source: str) -> Code:
+        last = source.rsplit("\n", 1)[-1].strip()
+        if last and self._marker.startswith(last):  # perhaps the closing line, half arrived
+            source = source[: source.rfind("\n") + 1]
+        if self._indent:
+            source = re.sub(rf"^ {{1,{self._indent}}}", "", source, flags=re.MULTILINE)
+        return Code(source.removesuffix("\n"), self._language)
+
+
+def parse_markdown(text: str) -> tuple[Block, ...]:
+    """The blocks of a whole reply."""
+    stream = MarkdownStream()
+    update = stream.feed(text)
+    return update.finished + stream.finish().finished
+
+
+def _start_of_last_block(tokens: list[Token]) -> int | None:
+    starts = [token.map[0] for token in tokens if token.level == 0 and token.map and token.nesting >= 0]
+    return starts[-1] if starts else None
+
+
+def _tokens_before(tokens: list[Token], line: int) -> list[Token]:
+    for index, token in enumerate(tokens):
+        if token.level == 0 and token.nesting >= 0 and token.map and token.map[0] >= line:
+            return tokens[:index]
+    return tokens
+
+
+def _offset_of_line(source: str, line: int) -> int:
+    offset = 0
+    for _ in range(line):
+        offset = source.find("\n", offset) + 1
+    return offset

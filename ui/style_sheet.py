@@ -1,0 +1,117 @@
+"""The one style sheet, generated from the tokens. Widgets are told apart by object name and by the property `kind`."""
+
+from __future__ import annotations
+
+from string import Template
+
+from ui.tokens import RADIUS_COMPOSER, RADIUS_CONTROL, SECONDARY_PX, SMALL_PX, TEXT_PX, TITLE_PX, Tokens
+
+_SHEET = Template("""
+* { outline: none; }
+QMainWindow, QWidget#page, QWidget#transcriptContent { background: $window; }
+QToolTip { background: $surface; color: $text; border: 1px solid $line; padding: 4px 8px; font-size: ${secondary}px; }
+
+QWidget#sidebar { background: $sidebar; border-right: 1px solid $line; }
+QWidget#header { background: $window; border-bottom: 1px solid $line; }
+QWidget#meterStrip { background: $sidebar; border-top: 1px solid $line; }
+QFrame[kind="divider"] { background: $line; border: none; max-width: 1px; min-width: 1px; }
+
+QLabel { background: transparent; color: $text; }
+QLabel[kind="muted"] { color: $muted; font-size: ${secondary}px; }
+QLabel[kind="value"] { color: $text; font-size: ${secondary}px; font-weight: 600; }
+QLabel[kind="title"] { color: $text; font-size: ${title}px; font-weight: 600; }
+QLabel[kind="greeting"] { color: $text; font-size: 20px; font-weight: 600; }
+QLabel[kind="key"] { color: $muted; font-size: ${small}px; border: 1px solid $line; border-radius: 4px;
+    padding: 0px 5px; background: $window; }
+QLabel[kind="notice"] { color: $text; }
+
+QScrollArea, QAbstractScrollArea { background: transparent; border: none; }
+QTextBrowser, QTextEdit, QPlainTextEdit, QListView { background: transparent; border: none; color: $text;
+    selection-background-color: $selection_text_behind; selection-color: $text; }
+
+QLineEdit { background: $surface; color: $text; border: 1px solid $line; border-radius: ${control}px;
+    padding: 0px 10px; selection-background-color: $selection_text_behind; selection-color: $text; }
+QLineEdit:focus { border: 1px solid $accent; }
+
+QPushButton { background: $surface; color: $text; border: 1px solid $line; border-radius: ${control}px;
+    padding: 6px 12px; }
+QPushButton:hover { background: $selection; }
+QPushButton:focus { border: 1px solid $accent; }
+QPushButton:disabled { color: $muted; }
+QPushButton[kind="accent"] { background: $accent; color: $on_accent; border: 2px solid $accent; font-weight: 600;
+    padding: 5px 14px; }
+QPushButton[kind="accent"]:hover { background: $accent_hover; border-color: $accent_hover; }
+QPushButton[kind="accent"]:focus { border-color: $text; }
+QPushButton[kind="accent"]:disabled { background: $line; border-color: $line; color: $muted_strong; }
+QPushButton[kind="flat"] { background: transparent; color: $muted; border: 1px solid transparent; border-radius: 4px;
+    padding: 1px 5px; font-size: ${secondary}px; }
+QPushButton[kind="flat"]:hover { color: $text; background: $hover; }
+QPushButton[kind="flat"]:focus { border: 1px solid $accent; color: $text; }
+QPushButton[kind="pill"] { background: transparent; color: $muted; border: 1px solid $line; border-radius: 13px;
+    padding: 4px 11px; font-size: ${secondary}px; }
+QPushButton[kind="pill"]:hover { color: $text; background: $hover; }
+QPushButton[kind="pill"]:focus { border: 1px solid $accent; }
+QPushButton[kind="pill"]::menu-indicator { image: none; width: 0px; }
+QPushButton[kind="jump"] { background: $surface; color: $text; border: 1px solid $line; border-radius: 15px;
+    padding: 5px 14px; font-size: ${secondary}px; }
+QPushButton[kind="jump"]:hover { background: $selection; }
+QPushButton[kind="suggestion"] { text-align: left; padding: 10px 14px; border-radius: 12px; }
+
+QFrame#composerCard { background: $surface; border: 1px solid $line; border-radius: ${composer}px; }
+QFrame#composerCard[active="true"] { border: 1px solid $focus_line; }
+QFrame#codeCard { background: $code; border: 1px solid $line; border-radius: 8px; }
+QFrame#codeHead { background: transparent; border: none; border-bottom: 1px solid $line; }
+QFrame#notice { background: $accent_behind; border: 1px solid $line; border-radius: 12px; }
+QFrame#undoBar { background: $surface; border: 1px solid $line; border-radius: ${control}px; }
+
+QMenu { background: $surface; color: $text; border: 1px solid $line; border-radius: ${control}px; padding: 4px; }
+QMenu::item { padding: 6px 28px 6px 12px; border-radius: 4px; background: transparent; }
+QMenu::item:selected { background: $selection; color: $text; }
+QMenu::item:disabled { color: $muted; }
+QMenu::separator { height: 1px; background: $line; margin: 4px 8px; }
+QMenu::indicator { width: 12px; height: 12px; margin-left: 8px; }
+QMenu::indicator:exclusive:checked { background: $accent; border-radius: 4px; width: 8px; height: 8px;
+    margin-left: 10px; }
+
+QScrollBar:vertical { background: transparent; width: 10px; margin: 0px; }
+QScrollBar::handle:vertical { background: $thumb; border-radius: 3px; min-height: 28px; margin: 2px; }
+QScrollBar:horizontal { background: transparent; height: 10px; margin: 0px; }
+QScrollBar::handle:horizontal { background: $thumb; border-radius: 3px; min-width: 28px; margin: 2px; }
+QScrollBar::handle:hover { background: $muted; }
+QScrollBar::add-line, QScrollBar::sub-line { width: 0px; height: 0px; }
+QScrollBar::add-page, QScrollBar::sub-page { background: transparent; }
+""")
+
+
+def style_sheet(tokens: Tokens) -> str:
+    """The application's style sheet for one theme."""
+    return _SHEET.substitute(
+        window=tokens.window,
+        surface=tokens.surface,
+        sidebar=tokens.sidebar,
+        line=tokens.line,
+        selection=tokens.selection,
+        code=tokens.code,
+        text=tokens.text,
+        muted=tokens.muted,
+        muted_strong=tokens.text if not tokens.is_dark else tokens.muted,
+        accent=tokens.accent,
+        accent_hover=tokens.accent_hover,
+        accent_behind=tokens.accent_behind,
+        on_accent=tokens.on_accent,
+        hover=tokens.selection,
+        thumb=tokens.line,
+        focus_line=_mix(tokens.line, tokens.accent, 0.55),
+        selection_text_behind=_mix(tokens.accent_behind, tokens.accent, 0.18),
+        control=RADIUS_CONTROL,
+        composer=RADIUS_COMPOSER,
+        title=TITLE_PX,
+        text_px=TEXT_PX,
+        secondary=SECONDARY_PX,
+        small=SMALL_PX,
+    )
+
+
+def _mix(first: str, second: str, share: float) -> str:
+    pairs = [(int(first[i : i + 2], 16), int(second[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in pairs)
