@@ -189,7 +189,8 @@ class ChatSession:
             self._drop(reply)
             self._unsettled.append(reply)
             self._settle_telling()
-        elif isinstance(event, Failed):
+        elif isinstance(event, Failed) and event.request_id == self._loading:
+            self.model = None  # the one before was given up first
             self._loading_ended(event.request_id)
 
     def _loading_ended(self, request_id: str) -> None:

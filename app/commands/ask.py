@@ -14,6 +14,7 @@ from app.conversation_store import ConversationStore
 from app.errors import EmptyMessageError, EngineFailedError, InterruptedCallError, UserError
 from app.settings import Settings
 from engine.protocol.config import GREEDY, Sampling, Weights
+from engine.protocol.errors import ModelError
 from engine.protocol.events import (
     Event,
     Failed,
@@ -69,7 +70,7 @@ def ask(call: Call) -> int:
         weights = Weights(call.arguments.weights) if call.arguments.weights else settings.weights
         with EngineRun(call, store) as run:
             load_id = run.session.load_model(path, weights)
-            with store.transaction():  # a full disk leaves no empty conversation; nothing is asked until the model is there
+            with store.transaction():  # a full disk leaves no empty conversation
                 if conversation is None:
                     conversation = run.session.new_conversation(system_prompt)
                 if call.arguments.model:
@@ -132,9 +133,10 @@ def _stream(call: Call, run: EngineRun, turn: _Turn, text: str, conversation_id:
 
 def _tell(call: Call, run: EngineRun, turn: _Turn, conversation_id: str) -> int:
     """The object, the notes, and the exit code."""
-    failed = turn.load_failed or turn.failed  # a model that cannot be loaded fails the reply too
-    if failed is not None:
-        raise EngineFailedError(failed.code, failed.message)
+    if turn.load_failed is not None:  # the reply has failed then too, but for no reason of its own
+        raise ModelError(turn.load_failed.message)
+    if turn.failed is not None:
+        raise EngineFailedError(turn.failed.code, turn.failed.message)
     if turn.finished is None:
         raise InterruptedCallError(f"Interrupted before the reply; the message is kept in {conversation_id}.")
     for note in turn.finished.notes:

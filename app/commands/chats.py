@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
-from uuid import uuid4
 
 from app.commands.call import Call, find_conversation
-from app.commands.engine_run import EngineRun
 from app.conversation import Conversation, Message
-from engine.protocol.commands import ReportCache, Role
-from engine.protocol.events import CacheReported
+from app.errors import from_os_error
+from engine.kv.snapshots import SnapshotFiles
+from engine.protocol.commands import Role
 
 
 def conversations(call: Call) -> int:
@@ -44,14 +43,14 @@ def show(call: Call) -> int:
 
 
 def delete(call: Call) -> int:
-    """Delete a conversation, and wait until the engine has removed its files."""
+    """Delete a conversation and its snapshots. The lock is held, so no engine has them; none is started."""
     with call.own_store() as store:
         conversation = find_conversation(store, call.arguments.id)
-        with EngineRun(call, store) as run:
-            run.session.delete(conversation.id)
-            request_id = uuid4().hex
-            run.engine.submit(ReportCache(request_id))  # answered after what was asked before it
-            run.answer(request_id, CacheReported)
+        store.delete_conversation(conversation.id)
+        try:
+            SnapshotFiles(call.paths.kv_dir).delete(conversation.id)
+        except OSError as error:
+            raise from_os_error(error, call.paths.kv_dir) from error
     return 0
 
 

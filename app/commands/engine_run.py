@@ -15,6 +15,7 @@ from app.conversation_store import ConversationStore
 from app.engine_port import engine_config
 from app.errors import EngineFailedError, InterruptedCallError, StorageError
 from engine.protocol.config import Weights
+from engine.protocol.errors import ModelError
 from engine.protocol.events import EngineStopped, Event, Failed, ModelLoaded
 
 _POLL_S = 0.2  # on Windows a waiting main thread sees Ctrl+C only between waits
@@ -78,13 +79,13 @@ class EngineRun:
             if isinstance(event, EngineStopped):
                 raise RuntimeError("the engine ended in the middle of a call")
 
-    def load(self, call: Call, model: str, weights: Weights) -> str:
-        """Begin to load a model by name or path. Returns the request id."""
-        return self.session.load_model(call.library().resolve(model), weights)
-
     def load_now(self, call: Call, model: str, weights: Weights) -> None:
-        """Load a model and wait for it."""
-        self.answer(self.load(call, model, weights), ModelLoaded)
+        """Load a model by name or path and wait for it. Raises ModelError, InterruptedCallError."""
+        request_id = self.session.load_model(call.library().resolve(model), weights)
+        try:
+            self.answer(request_id, ModelLoaded)
+        except EngineFailedError as error:
+            raise ModelError(str(error)) from error
 
     def answer(self, request_id: str, kind: type[_Answer]) -> _Answer:
         """Wait for the answer to a request. Raises EngineFailedError, InterruptedCallError."""
