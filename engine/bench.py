@@ -1,0 +1,129 @@
+"""The measurements behind `ember bench`: each returns the JSON object of the public contract."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.generation.prefill import prefill
+from engine.kv.manager import CacheManager
+from engine.kv.saver import SaveResult, SnapshotSaver
+from engine.kv.snapshots import SnapshotFiles
+from engine.kv.working_cache import KVCache
+from engine.model.loader import LoadedModel
+from engine.protocol.commands import BenchName, RunBench
+from engine.protocol.config import EngineConfig
+from engine.protocol.errors import ContextOverflowError, EngineError
+
+_TEXT = (
+    "A harbour town keeps its own time. The ferries leave when the tide allows, the bakers rise before the gulls, "
+    "and the lighthouse keeper writes down every ship that passes, with its cargo, its flag and the hour. "
+)
+_DECODE_STEPS = 32
+_NEXT_MESSAGE_TOKENS = 12
+_SAVE_TIMEOUT_S = 120.0
+
+
+class BenchFailedError(EngineError):
+    """A measurement could not be completed."""
+
+    code = "bench"
+
+
+def run(
+    command: RunBench, model: LoadedModel, config: EngineConfig, is_cancelled: Callable[[], bool]
+) -> dict[str, object]:
+    """Measure at `context` tokens. Raises ContextOverflowError, BenchFailedError, or EngineError when cancelled."""
+    needed = command.context + _DECODE_STEPS + _NEXT_MESSAGE_TOKENS
+    if command.context < 1 or needed > model.info.context_length:
+        raise ContextOverflowError(
+            f"--context must be between 1 and {model.info.context_length - _DECODE_STEPS - _NEXT_MESSAGE_TOKENS:,}"
+            f" for {model.info.name}.",
+            prompt_tokens=str(command.context),
+            context_length=str(model.info.context_length),
+        )
+    bench = _Bench(model, config, is_cancelled)
+    measure = {BenchName.DECODE: bench.decode, BenchName.PREFILL: bench.prefill, BenchName.RESUME: bench.resume}
+    result = measure[command.name](command.context)
+    return {"context": command.context, "model": model.info.name, "weights": str(model.info.weights), **result}
+
+
+class _Bench:
+    def __init__(self, model: LoadedModel, config: EngineConfig, is_cancelled: Callable[[], bool]) -> None:
+        self._model = model
+        self._config = config
+        self._is_cancelled = is_cancelled
+
+    def decode(self, context: int) -> dict[str, object]:
+        cache = self._filled(context)
+        started = time.perf_counter()
+        for token_id in self._ids(_DECODE_STEPS):
+            self._model.forward([token_id], cache)
+        elapsed = time.perf_counter() - started
+        return {"decode_tps": _DECODE_STEPS / elapsed, "ms_per_token": elapsed / _DECODE_STEPS * 1e3}
+
+    def prefill(self, context: int) -> dict[str, object]:
+        started = time.perf_counter()
+        self._filled(context)
+        return {"prefill_tps": context / (time.perf_counter() - started)}
+
+    def resume(self, context: int) -> dict[str, object]:
+        """A chat of `context` tokens gets one more message: read from the start, and resumed from its snapshot."""
+        prompt = self._ids(context + _NEXT_MESSAGE_TOKENS)
+        done = threading.Event()
+        results: list[SaveResult] = []
+
+        def on_done(result: SaveResult) -> None:
+            results.append(result)
+            done.set()
+
+        self._config.kv_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=self._config.kv_dir) as folder:
+            files, saver = SnapshotFiles(Path(folder)), SnapshotSaver(on_done)
+            caches = CacheManager(self._model, files, saver, budget_bytes=0)
+            try:
+                started = time.perf_counter()
+                cache = self._filled(context, caches.activate("bench", prompt[:context], has_history=False).cache)
+                self._feed(prompt[context:], cache)
+                cold_s = time.perf_counter() - started
+                cache.truncate(context)
+                reason = caches.save("bench", "bench")
+                if reason is not None or not done.wait(_SAVE_TIMEOUT_S) or results[0].error is not None:
+                    raise BenchFailedError(f"The snapshot could not be saved ({reason or results}).")
+                del cache
+                caches.drop("bench")
+                started = time.perf_counter()
+                active = caches.activate("bench", prompt, has_history=True)
+                restore_s = time.perf_counter() - started
+                self._feed(prompt[active.reused :], active.cache)
+                resumed_s = time.perf_counter() - started
+            finally:
+                saver.close(_SAVE_TIMEOUT_S)
+                caches.close()
+        return {
+            "cold_ttft_s": cold_s,
+            "resumed_ttft_s": resumed_s,
+            "ratio": cold_s / resumed_s,
+            "restore_s": restore_s,
+            "reused_tokens": active.reused,
+            "save_s": results[0].save_s,
+            "bytes_written": results[0].bytes_written,
+        }
+
+    def _ids(self, count: int) -> list[int]:
+        text_ids: list[int] = self._model.tokenizer.encode(_TEXT, add_special_tokens=False)
+        return (text_ids * (count // len(text_ids) + 1))[:count]
+
+    def _filled(self, context: int, cache: KVCache | None = None) -> KVCache:
+        if cache is None:
+            cache = self._model.new_cache(context)
+        self._feed(self._ids(context), cache)
+        return cache
+
+    def _feed(self, ids: list[int], cache: KVCache) -> None:
+        chunk = self._config.prefill_chunk
+        if prefill(self._model.forward, cache, ids, chunk, self._is_cancelled, lambda done, total: None) is None:
+            raise BenchFailedError("The measurement was stopped.")

@@ -1,0 +1,84 @@
+"""Logits -> next token id: greedy, or temperature with top-k, top-p, min-p and a repetition penalty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+from engine.protocol.config import Sampling
+from engine.protocol.errors import GenerationError
+
+_NUCLEUS_GUESS = 128
+
+
+class Sampler:
+    """Draws tokens for one reply. The same seed, logits and history give the same tokens on the same device."""
+
+    def __init__(self, sampling: Sampling, history: Iterable[int], device: torch.device) -> None:
+        self._sampling = sampling
+        self._seen = set(history) if sampling.repetition_penalty != 1.0 else set()
+        self._generator: torch.Generator | None = None
+        if not sampling.is_greedy:
+            self._generator = torch.Generator(device=device)
+            if sampling.seed is None:
+                self._generator.seed()
+            else:
+                self._generator.manual_seed(sampling.seed)
+
+    @torch.inference_mode()
+    def sample(self, logits: torch.Tensor) -> int:
+        """The next token id for `logits`, `[vocab]` in float32 (changed in place).
+
+        Raises GenerationError when the logits are not numbers.
+        """
+        if self._seen:
+            self._penalize(logits)
+        best, best_id = logits.max(dim=-1)
+        if not math.isfinite(best.item()):
+            raise GenerationError(
+                "The model produced no valid numbers; load it again, or with other weights.", reason="nan"
+            )
+        token_id = int(best_id) if self._generator is None else self._draw(logits)
+        if self._sampling.repetition_penalty != 1.0:
+            self._seen.add(token_id)
+        return token_id
+
+    def _penalize(self, logits: torch.Tensor) -> None:
+        """Divide positive, multiply negative logits of seen tokens by the penalty (CTRL, arXiv 1909.05858, 4.1)."""
+        ids = torch.tensor(sorted(self._seen), device=logits.device)
+        chosen = logits[ids]
+        penalty = self._sampling.repetition_penalty
+        logits[ids] = torch.where(chosen > 0, chosen / penalty, chosen * penalty)
+
+    def _draw(self, logits: torch.Tensor) -> int:
+        """Filter in the order temperature, top-k, top-p, min-p (nucleus: arXiv 1904.09751; min-p: arXiv 2407.01082)."""
+        sampling = self._sampling
+        ids: torch.Tensor | None = None
+        logits = logits / sampling.temperature
+        if 0 < sampling.top_k < logits.shape[-1]:
+            logits, ids = torch.topk(logits, sampling.top_k)
+        if sampling.top_p < 1.0:
+            logits, nucleus = _nucleus(logits, sampling.top_p)
+            ids = nucleus if ids is None else ids[nucleus]
+        if sampling.min_p > 0.0:
+            probabilities = torch.softmax(logits, dim=-1)
+            logits = logits.masked_fill(probabilities < sampling.min_p * probabilities.max(), -math.inf)
+        index = int(torch.multinomial(torch.softmax(logits, dim=-1), 1, generator=self._generator))
+        return index if ids is None else int(ids[index])
+
+
+def _nucleus(logits: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The most likely entries whose probability reaches `top_p`, best first: their logits and positions.
+
+    A nucleus is small, so the best few are tried before the whole vocabulary is sorted (which costs milliseconds).
+    """
+    total = torch.logsumexp(logits, dim=-1)
+    best, positions = torch.topk(logits, min(_NUCLEUS_GUESS, logits.shape[-1]))
+    reached = torch.exp(best - total).cumsum(dim=-1)
+    if reached[-1] < top_p:
+        best, positions = torch.sort(logits, descending=True)
+        reached = torch.exp(best - total).cumsum(dim=-1)
+    count = int((reached < top_p).sum()) + 1
+    return best[:count], positions[:count]

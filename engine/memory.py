@@ -1,0 +1,21 @@
+"""Memory as the system sees it, other programs counted."""
+
+from __future__ import annotations
+
+import psutil
+
+from engine.protocol.events import MemoryReading
+
+_PROCESS = psutil.Process()
+
+
+def read_memory(device_type: str) -> MemoryReading:
+    """Host memory always; device memory only where the model runs on CUDA."""
+    host = psutil.virtual_memory()
+    device_free: int | None = None
+    device_total: int | None = None
+    if device_type == "cuda":
+        import torch  # noqa: PLC0415 - only ever reached on the inference thread, long after torch is loaded
+
+        device_free, device_total = torch.cuda.mem_get_info()
+    return MemoryReading(_PROCESS.memory_info().rss, host.available, host.total, device_free, device_total)

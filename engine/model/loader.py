@@ -1,0 +1,230 @@
+"""Path -> model, tokenizer and everything derived from them. Runs on the inference thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import logging
+
+from engine.kv import attention
+from engine.kv.arena import KVGeometry, LayerShape
+from engine.kv.fingerprint import Fingerprint, hash_weights
+from engine.kv.working_cache import KVCache, UncroppableCache, WorkingCache
+from engine.model.chat_template import ChatTemplate
+from engine.model.forward import ForwardPass
+from engine.model.gguf_import import convert_gguf, converted_folder
+from engine.model.model_files import check_weights, read_config, tokenizer_id
+from engine.model.tokens import HistoryTokens
+from engine.model.weights import compute_dtype, pick_device, quantization_config, weights_nbytes
+from engine.protocol.config import EngineConfig, Weights
+from engine.protocol.errors import (
+    ModelDamagedError,
+    ModelError,
+    ModelNeedsMemoryError,
+    ModelNotFoundError,
+    NotALanguageModelError,
+)
+from engine.protocol.events import LoadStage, ModelInfo
+
+logging.set_verbosity_error()
+logging.disable_progress_bar()
+attention.register()
+
+ReportStage = Callable[[LoadStage], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to answer. `geometry` is None when its cache cannot be cropped or saved."""
+
+    info: ModelInfo
+    forward: ForwardPass
+    tokenizer: PreTrainedTokenizerBase
+    history: HistoryTokens
+    stop_ids: frozenset[int]
+    fingerprint: Fingerprint
+    geometry: KVGeometry | None
+    config: Any
+    device: torch.device
+
+    def new_cache(self, num_tokens: int = 0) -> KVCache:
+        """An empty cache for this model, with room for `num_tokens` from the start."""
+        if self.geometry is None:
+            return UncroppableCache(self.config)
+        return WorkingCache(self.geometry, self.info.context_length, self.device, num_tokens)
+
+
+def load_model(path: Path, weights: Weights, config: EngineConfig, report: ReportStage) -> LoadedModel:
+    """Load a safetensors folder or a GGUF file. Raises a ModelError that says what to do."""
+    started = time.perf_counter()
+    name = path.stem if path.suffix == ".gguf" else path.name
+    folder = _as_folder(path, config.converted_dir, report)
+    raw_config = read_config(folder)
+    if raw_config["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise NotALanguageModelError(
+            f"{path} holds a {raw_config['model_type']} model, which cannot chat; choose a causal language model.",
+            path=str(path),
+        )
+    files = check_weights(folder)
+    report(LoadStage.TOKENIZER)
+    vocabulary_id = tokenizer_id(folder)
+    tokenizer = _load_tokenizer(folder)
+    report(LoadStage.WEIGHTS)
+    device = pick_device()
+    dtype = compute_dtype(device)
+    model = _load_weights(folder, weights, dtype, device)
+    report(LoadStage.WARMING_UP)
+    template = ChatTemplate(tokenizer)
+    text_config = model.config.get_text_config(decoder=True)
+    forward = ForwardPass(model, device)
+    geometry, cannot_resume = _probe_geometry(model, device)
+    context_length = int(getattr(text_config, "max_position_embeddings", None) or 2048)
+    info = ModelInfo(
+        name=name,
+        path=path,
+        family=str(raw_config["model_type"]),
+        num_layers=int(text_config.num_hidden_layers),
+        num_kv_heads=int(getattr(text_config, "num_key_value_heads", None) or text_config.num_attention_heads),
+        num_heads=int(text_config.num_attention_heads),
+        head_dim=int(
+            getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
+        ),
+        context_length=context_length,
+        kv_bytes_per_token=geometry.bytes_per_token if geometry else 0,
+        weights=weights,
+        weights_bytes=weights_nbytes(model),
+        dtype=str(dtype).removeprefix("torch."),
+        device=device.type,
+        tokenizer_id=vocabulary_id,
+        load_s=time.perf_counter() - started,
+        cannot_resume_reason=cannot_resume,
+        notes=template.notes,
+    )
+    return LoadedModel(
+        info=info,
+        forward=forward,
+        tokenizer=tokenizer,
+        history=HistoryTokens(tokenizer, template),
+        stop_ids=_stop_ids(model, tokenizer),
+        fingerprint=Fingerprint.of_model(hash_weights(files, config.kv_dir), weights, dtype, text_config, geometry),
+        geometry=geometry,
+        config=model.config,
+        device=device,
+    )
+
+
+def _as_folder(path: Path, converted_dir: Path, report: ReportStage) -> Path:
+    if path.suffix.lower() != ".gguf":
+        return path
+    if not path.is_file():
+        raise ModelNotFoundError(f"There is no file {path}; check the path.", path=str(path))
+    folder = converted_folder(path, converted_dir)
+    if not (folder / "config.json").is_file():
+        report(LoadStage.CONVERTING)
+        try:
+            convert_gguf(path, folder)
+        except OSError as error:
+            raise ModelError(
+                f"{path.name} could not be converted into {converted_dir}: {error.strerror}; free disk space there.",
+                path=str(path),
+            ) from error
+    return folder
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ModelDamagedError(
+            f"The tokenizer in {folder} cannot be read; download tokenizer.json again.", path=str(folder)
+        ) from error
+    except Exception as error:  # tokenizers raises bare Exception for a damaged tokenizer.json
+        if type(error) is not Exception:
+            raise
+        raise ModelDamagedError(
+            f"The tokenizer in {folder} cannot be read; download tokenizer.json again.", path=str(folder)
+        ) from error
+
+
+def _load_weights(folder: Path, weights: Weights, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            device_map={"": device},
+            quantization_config=quantization_config(weights, dtype),
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except torch.OutOfMemoryError as error:
+        raise ModelNeedsMemoryError(
+            f"The weights of {folder.name} do not fit into memory; choose 8-bit or 4-bit weights or a smaller model.",
+            path=str(folder),
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError) as error:
+        if "can't allocate memory" in str(error):
+            raise ModelNeedsMemoryError(
+                f"The weights of {folder.name} do not fit into memory; choose 4-bit weights or a smaller model.",
+                path=str(folder),
+            ) from error
+        raise ModelDamagedError(
+            f"The model in {folder} cannot be loaded ({_first_line(error)}); download it again.", path=str(folder)
+        ) from error
+    model: PreTrainedModel
+    model, loading = loaded
+    missing = sorted(loading["missing_keys"])
+    mismatched = [str(entry[0]) for entry in loading.get("mismatched_keys", ())]
+    if missing or mismatched:
+        raise ModelDamagedError(
+            f"The weights in {folder} lack {(missing + mismatched)[0]} and {len(missing + mismatched) - 1} more;"
+            " download the model again.",
+            path=str(folder),
+        )
+    model.eval()
+    _choose_attention(model)
+    return model
+
+
+def _choose_attention(model: PreTrainedModel) -> None:
+    """Use our attention where every layer is plain full attention; else keep what transformers chose."""
+    config = model.config.get_text_config(decoder=True)
+    layers = DynamicCache(config=model.config).layers
+    is_plain = all(type(layer) is DynamicLayer for layer in layers)
+    has_softcap = getattr(config, "attn_logit_softcapping", None) is not None
+    if is_plain and not has_softcap and model._supports_attention_backend and model._supports_sdpa:
+        model.set_attn_implementation(attention.NAME)
+
+
+@torch.inference_mode()
+def _probe_geometry(model: PreTrainedModel, device: torch.device) -> tuple[KVGeometry | None, str | None]:
+    """Run two tokens through the stock cache and read off the shapes it really keeps; warms the kernels as well."""
+    cache = DynamicCache(config=model.config)
+    model(input_ids=torch.zeros((1, 2), dtype=torch.long, device=device), cache=cache, use_cache=True)
+    kinds = {type(layer) for layer in cache.layers}
+    if kinds != {DynamicLayer}:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds - {DynamicLayer}))
+        return None, f"this model cannot resume: its cache has layers Ember cannot store yet ({names})"
+    layers: list[Any] = cache.layers
+    shapes = tuple(LayerShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]) for layer in layers)
+    return KVGeometry(shapes, layers[0].keys.dtype), None
+
+
+def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids that end a reply: the generation config's and the tokenizer's end-of-sequence ids."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    ids = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,98 @@
+"""A conversation's history -> token ids. Replies keep the ids the model generated; the text around is tokenized.
+
+Decoding and re-encoding a reply may give other ids, and then the cache would not match from there on. The ids are a
+pure function of messages, template and tokenizer, so that a restart or another process comes to the same ones.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from transformers import PreTrainedTokenizerBase
+
+from engine.model.chat_template import ChatTemplate
+from engine.protocol.commands import ChatMessage
+
+
+class HistoryTokens:
+    """Renders and tokenizes histories for one model."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> None:
+        self._tokenizer = tokenizer
+        self.template = template
+        self._tokenize = lru_cache(maxsize=512)(self._tokenize_piece)
+
+    def ids(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        started_on: dt.date | None = None,
+    ) -> list[int]:
+        """Token ids of the rendered history. Raises TemplateError."""
+
+        def render(history: Sequence[ChatMessage]) -> str:
+            return self.template.render(history, add_generation_prompt=add_generation_prompt, started_on=started_on)
+
+        text = render(messages)
+        kept = [index for index, message in enumerate(messages) if message.token_ids and message.text]
+        markers = {index: f"\ue000{index}\ue001" for index in kept}
+        if not kept or any(marker in text for marker in markers.values()):
+            return list(self._tokenize(text))
+        marked = [
+            replace(message, text=markers[index]) if index in markers else message
+            for index, message in enumerate(messages)
+        ]
+        between = _split_at_markers(render(marked), list(markers.values()))
+        replies = [messages[index].text for index in kept]
+        spans = _locate_replies(text, between, replies) if between is not None else None
+        if spans is None:
+            return list(self._tokenize(text))
+        ids: list[int] = []
+        cursor = 0
+        for index, (start, end) in zip(kept, spans, strict=True):
+            message = messages[index]
+            ids += self._tokenize(text[cursor:start])
+            is_as_generated = text[start:end].strip() == message.text.strip()
+            ids += (message.token_ids or ()) if is_as_generated else self._tokenize(text[start:end])
+            cursor = end
+        return ids + list(self._tokenize(text[cursor:]))
+
+    def _tokenize_piece(self, text: str) -> tuple[int, ...]:
+        if not text:
+            return ()
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def _split_at_markers(marked: str, markers: list[str]) -> list[str] | None:
+    """The template's own text between the replies, or None when it does not show each of them once and in order."""
+    pieces: list[str] = []
+    rest = marked
+    for marker in markers:
+        head, found, rest = rest.partition(marker)
+        if not found:
+            return None
+        pieces.append(head)
+    return None if any(marker in rest for marker in markers) else [*pieces, rest]
+
+
+def _locate_replies(text: str, between: list[str], replies: list[str]) -> list[tuple[int, int]] | None:
+    """Spans of the replies in `text`, given the texts around them; a template may have shortened a reply."""
+    if not text.startswith(between[0]):
+        return None
+    spans: list[tuple[int, int]] = []
+    start = len(between[0])
+    for reply, following in zip(replies[:-1], between[1:-1], strict=True):
+        is_verbatim = text.startswith(reply, start) and text.startswith(following, start + len(reply))
+        end = start + len(reply) if is_verbatim else text.find(following, start)
+        if end < 0 or not following:
+            return None
+        spans.append((start, end))
+        start = end + len(following)
+    end = len(text) - len(between[-1])
+    if end < start or not text.endswith(between[-1]):
+        return None
+    return [*spans, (start, end)]

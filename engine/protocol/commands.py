@@ -1,0 +1,99 @@
+"""What may be asked of the engine: frozen commands, put on the worker's queue from any thread."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from engine.protocol.config import Sampling, Weights
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message of the history, oldest first.
+
+    `token_ids` are the ids the model itself generated for `text` (assistant only): they are fed again as they are,
+    never re-tokenized. None when the text was edited, imported, or made with another tokenizer.
+    """
+
+    role: Role
+    text: str
+    token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    """Load the model at `path` (a safetensors folder or a GGUF file), replacing the one loaded before."""
+
+    request_id: str
+    path: Path
+    weights: Weights = Weights.BITS_16
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Reply to `messages`, whose last one is the user's. Answered by TextArrived ..., then Finished or Failed.
+
+    `started_on` is the day the conversation began: templates that print a date get this one, so that the prompt, and
+    with it the cache, stays the same on every later day.
+    """
+
+    conversation_id: str
+    request_id: str
+    messages: tuple[ChatMessage, ...]
+    sampling: Sampling
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+    started_on: dt.date | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop everything kept for a conversation: its cache in memory and its snapshots on disk."""
+
+    conversation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCache:
+    """Answered by CacheReported. `conversation_ids` bounds the report; None means every one the engine knows."""
+
+    request_id: str
+    conversation_ids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Compare the next greedy tokens from the kept cache with a cold prefill. Answered by Verified or Failed."""
+
+    conversation_id: str
+    request_id: str
+    messages: tuple[ChatMessage, ...]
+    num_tokens: int = 32
+    started_on: dt.date | None = None
+
+
+class BenchName(StrEnum):
+    DECODE = "decode"
+    PREFILL = "prefill"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class RunBench:
+    """Measure the loaded model at `context` cached tokens. Answered by BenchFinished or Failed."""
+
+    request_id: str
+    name: BenchName
+    context: int
+
+
+Command = LoadModel | Generate | Forget | ReportCache | Verify | RunBench

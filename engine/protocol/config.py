@@ -1,0 +1,51 @@
+"""What the engine is configured with. Standard library only, so that the window and the app import it without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class Weights(StrEnum):
+    """Storage precision of the model's weights: 16 bit, or 8 / 4 bit through bitsandbytes (LLM.int8, NF4)."""
+
+    BITS_16 = "16bit"
+    BITS_8 = "8bit"
+    BITS_4 = "4bit"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is drawn. `temperature == 0` is greedy; a neutral value switches a filter off."""
+
+    temperature: float = 0.7
+    top_k: int = 0
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+GREEDY = Sampling(temperature=0.0, top_p=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Where the engine keeps its files and how much it may hold.
+
+    kv_dir: root of the KV snapshots. converted_dir: safetensors made once from GGUF files.
+    memory_budget_bytes: KV bytes kept in memory over all conversations; least recently used, saved ones go first.
+    prefill_chunk: tokens fed per forward pass while prefilling; cancel and progress act between chunks.
+    num_threads: None takes the number of physical cores.
+    """
+
+    kv_dir: Path
+    converted_dir: Path
+    memory_budget_bytes: int = 2 * 1024**3
+    prefill_chunk: int = 512
+    num_threads: int | None = None

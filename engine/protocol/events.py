@@ -1,0 +1,288 @@
+"""What the engine tells: frozen events, delivered in order on the worker thread through one callback.
+
+Every event of a request carries its `request_id`, and its `conversation_id` where there is one. Bytes and counts are
+plain ints inside dataclasses (a Qt `Signal(int)` would wrap past 2^31); a missing value is None, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from engine.protocol.config import Weights
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+class Phase(StrEnum):
+    """What the engine does for a request now; the meter shows it."""
+
+    LOADING = "loading"
+    RESTORING = "restoring"
+    PREFILL = "prefill"
+    ANSWERING = "answering"
+    SAVING = "saving"
+
+
+class LoadStage(StrEnum):
+    IMPORTING = "importing"
+    CONVERTING = "converting"
+    TOKENIZER = "tokenizer"
+    WEIGHTS = "weights"
+    WARMING_UP = "warming_up"
+
+
+class CacheState(StrEnum):
+    WARM = "warm"
+    ON_DISK = "on_disk"
+    COLD = "cold"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The loaded model. `weights_bytes`: parameters and buffers in memory. `kv_bytes_per_token`: all layers.
+
+    `cannot_resume_reason` is None when conversations can be saved and restored. `tokenizer_id` identifies the
+    vocabulary: stored token ids are only reused under the same one.
+    """
+
+    name: str
+    path: Path
+    family: str
+    num_layers: int
+    num_kv_heads: int
+    num_heads: int
+    head_dim: int
+    context_length: int
+    kv_bytes_per_token: int
+    weights: Weights
+    weights_bytes: int
+    dtype: str
+    device: str
+    tokenizer_id: str
+    load_s: float
+    cannot_resume_reason: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoading:
+    """`fraction` in 0..1, or None while the length of the stage is unknown."""
+
+    request_id: str
+    stage: LoadStage
+    fraction: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoaded:
+    request_id: str
+    model: ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChanged:
+    """Progress of a request. `done_tokens` of `total_tokens` in this phase; `remaining_s` is an estimate or None."""
+
+    conversation_id: str
+    request_id: str
+    phase: Phase
+    done_tokens: int | None = None
+    total_tokens: int | None = None
+    remaining_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextArrived:
+    """New text of the reply, coalesced to about 30 a second, with the ids generated since the last one.
+
+    Texts concatenate to the reply; ids concatenate to all ids generated (the text may lag behind by a held-back
+    partial character or stop string).
+    """
+
+    conversation_id: str
+    request_id: str
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReading:
+    """KV cache of one conversation: cached tokens, their bytes, precision ("bf16", "float32") and place."""
+
+    tokens: int
+    bytes: int
+    precision: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReading:
+    """Bytes; other programs are counted, since `*_free` is what the system says is free. Device fields: CUDA only."""
+
+    process_bytes: int
+    host_free_bytes: int
+    host_total_bytes: int
+    device_free_bytes: int | None = None
+    device_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsChanged:
+    """The meter's reading while a request runs, at most about 10 a second; the last one is always sent."""
+
+    conversation_id: str
+    request_id: str
+    context_tokens: int
+    context_length: int
+    cache: CacheReading
+    all_caches_bytes: int
+    memory: MemoryReading
+    ttft_s: float | None
+    decode_tps: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStatistics:
+    """What one reply cost, kept with the message. Times in seconds, speeds in tokens a second.
+
+    `ttft_s` runs from the request (model already loaded) to the first token, restore included; None if none came.
+    `prefilled_tokens` counts the tokens fed to the model before the first new one, where they are fed.
+    `decode_tps` never mixes in the time to the first token; None for fewer than two tokens.
+    `miss_reason` says why tokens that had been read before were read again; None when nothing was.
+    """
+
+    prompt_tokens: int
+    reused_tokens: int
+    prefilled_tokens: int
+    new_tokens: int
+    miss_reason: str | None
+    load_s: float
+    restore_s: float
+    ttft_s: float | None
+    prefill_tps: float | None
+    decode_tps: float | None
+    cache: CacheReading
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The whole reply. `token_ids` are the generated ids without the end-of-turn id.
+
+    `ids_match_text` is False when a stop string cut the text inside a token: the ids must not be fed again as history.
+    """
+
+    conversation_id: str
+    request_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    ids_match_text: bool
+    finish_reason: FinishReason
+    statistics: TurnStatistics
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request ended in a known failure (`EngineError`) or, with code "bug", in an unknown one, which is logged."""
+
+    request_id: str
+    conversation_id: str | None
+    code: str
+    message: str
+    params: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSaved:
+    """The conversation's cache is on disk. `bytes_written` by this save, `bytes_total` of the whole snapshot."""
+
+    conversation_id: str
+    request_id: str
+    tokens: int
+    bytes_written: int
+    bytes_total: int
+    save_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotNotSaved:
+    """Saving stopped (disk full, unable model, ...); chatting goes on. `reason` is one English sentence."""
+
+    conversation_id: str
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationCache:
+    """Where one conversation's cache is: in memory, on disk, both or nowhere."""
+
+    conversation_id: str
+    tokens: int
+    memory_bytes: int
+    disk_bytes: int
+    shared_bytes: int
+    precision: str
+    place: str
+    state: CacheState
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReported:
+    request_id: str | None
+    budget_bytes: int
+    memory_bytes: int
+    disk_bytes: int
+    shared_bytes: int
+    waste_ratio: float
+    conversations: tuple[ConversationCache, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """See `Verify`. Logit errors are absolute differences in float32."""
+
+    conversation_id: str
+    request_id: str
+    equal: bool
+    tokens_compared: int
+    first_difference: int | None
+    max_logit_error: float
+    noise_floor: float
+    precision: str
+
+
+@dataclass(frozen=True, slots=True)
+class BenchFinished:
+    """`result` is the JSON object of the public contract, plain numbers and strings."""
+
+    request_id: str
+    result: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStopped:
+    """The worker thread has ended; nothing follows."""
+
+
+Event = (
+    ModelLoading
+    | ModelLoaded
+    | PhaseChanged
+    | TextArrived
+    | StatisticsChanged
+    | Finished
+    | Failed
+    | SnapshotSaved
+    | SnapshotNotSaved
+    | CacheReported
+    | Verified
+    | BenchFinished
+    | EngineStopped
+)

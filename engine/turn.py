@@ -1,0 +1,214 @@
+"""One reply from the prompt to the last token: activate, prefill, decode, and the events that tell about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.generation.decode import Decode
+from engine.generation.detokenizer import Detokenizer
+from engine.generation.prefill import prefill
+from engine.generation.sampler import Sampler
+from engine.generation.stop_strings import StopStrings
+from engine.kv.manager import Activation, CacheManager
+from engine.memory import read_memory
+from engine.model.loader import LoadedModel
+from engine.protocol.commands import Generate, Role
+from engine.protocol.errors import ContextOverflowError
+from engine.protocol.events import (
+    Event,
+    Finished,
+    FinishReason,
+    Phase,
+    PhaseChanged,
+    StatisticsChanged,
+    TextArrived,
+    TurnStatistics,
+)
+
+_TEXT_INTERVAL_S = 1 / 30
+_STATISTICS_INTERVAL_S = 1 / 10
+
+Emit = Callable[[Event], None]
+IsCancelled = Callable[[], bool]
+
+
+@dataclass(slots=True)
+class _Reply:
+    """The reply so far, and how much of it has been sent."""
+
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    sent_text: int = 0
+    sent_ids: int = 0
+
+
+class Turn:
+    """Runs one `Generate` command on the inference thread. Raises EngineError; the cache stays consistent."""
+
+    def __init__(
+        self,
+        command: Generate,
+        model: LoadedModel,
+        caches: CacheManager,
+        prefill_chunk: int,
+        load_s: float,
+        emit: Emit,
+        is_cancelled: IsCancelled,
+    ) -> None:
+        self._command = command
+        self._model = model
+        self._caches = caches
+        self._prefill_chunk = prefill_chunk
+        self._load_s = load_s
+        self._emit = emit
+        self._is_cancelled = is_cancelled
+        self._started = time.perf_counter()
+        self._first_token_at: float | None = None
+        self._last_token_at = self._started
+        self._statistics_at = 0.0
+        self._text_at = 0.0
+        self._reply = _Reply()
+
+    def run(self) -> Finished:
+        """Produce the reply and return its last event (the caller emits it)."""
+        command, model = self._command, self._model
+        token_ids = model.history.ids(command.messages, started_on=command.started_on)
+        room = model.info.context_length - len(token_ids)
+        if room < 1:
+            raise ContextOverflowError(
+                f"The conversation has {len(token_ids):,} tokens, but {model.info.name} reads at most"
+                f" {model.info.context_length:,}; shorten the message or start a new chat.",
+                prompt_tokens=str(len(token_ids)),
+                context_length=str(model.info.context_length),
+            )
+        has_history = any(message.role is Role.ASSISTANT for message in command.messages)
+        self._phase(Phase.RESTORING)
+        active = self._caches.activate(command.conversation_id, token_ids, has_history=has_history)
+        fed_before = model.forward.tokens_fed
+        prefill_started = time.perf_counter()
+        logits = prefill(
+            model.forward,
+            active.cache,
+            token_ids[active.reused :],
+            self._prefill_chunk,
+            self._is_cancelled,
+            lambda done, total: self._prefill_progress(active, prefill_started, done, total),
+        )
+        prefilled = model.forward.tokens_fed - fed_before
+        prefill_s = time.perf_counter() - prefill_started
+        decode = Decode(
+            model.forward,
+            active.cache,
+            Sampler(command.sampling, token_ids, model.device),
+            model.stop_ids,
+            min(command.max_new_tokens, room),
+            self._is_cancelled,
+        )
+        ids_match_text = True
+        if logits is not None:
+            ids_match_text = self._decode(decode, active, logits)
+        self._flush_text()
+        self._send_statistics(active, time.perf_counter())
+        return Finished(
+            conversation_id=command.conversation_id,
+            request_id=command.request_id,
+            text=self._reply.text,
+            token_ids=tuple(self._reply.token_ids),
+            ids_match_text=ids_match_text,
+            finish_reason=decode.finish_reason,
+            statistics=TurnStatistics(
+                prompt_tokens=len(token_ids),
+                reused_tokens=active.reused,
+                prefilled_tokens=prefilled,
+                new_tokens=len(self._reply.token_ids),
+                miss_reason=active.miss_reason,
+                load_s=self._load_s,
+                restore_s=active.restore_s,
+                ttft_s=self._ttft_s,
+                prefill_tps=prefilled / prefill_s if prefilled else None,
+                decode_tps=self._decode_tps,
+                cache=self._caches.reading(active.cache),
+            ),
+        )
+
+    def _decode(self, decode: Decode, active: Activation, logits: torch.Tensor) -> bool:
+        """Run the loop; returns whether the reply's ids are exactly its text."""
+        detokenizer = Detokenizer(self._model.tokenizer)
+        stops = StopStrings((*self._command.stop, *self._model.history.template.stop_strings))
+        reply = self._reply
+        for token_id in decode.run(logits):
+            now = time.perf_counter()
+            if self._first_token_at is None:
+                self._first_token_at = now
+                self._phase(Phase.ANSWERING)
+            self._last_token_at = now
+            reply.token_ids.append(token_id)
+            shown, is_stopped = stops.add(detokenizer.add(token_id))
+            reply.text += shown
+            if is_stopped:
+                decode.finish_reason = FinishReason.STOP
+                return False
+            if now - self._text_at >= _TEXT_INTERVAL_S:
+                self._flush_text()
+                self._text_at = now
+            if now - self._statistics_at >= _STATISTICS_INTERVAL_S:
+                self._send_statistics(active, now)
+        reply.text += stops.flush()
+        return True
+
+    def _prefill_progress(self, active: Activation, started: float, done: int, total: int) -> None:
+        elapsed = time.perf_counter() - started
+        remaining_s = elapsed / done * (total - done) if done else None
+        self._phase(Phase.PREFILL, done, total, remaining_s)
+        self._send_statistics(active, time.perf_counter())
+
+    def _phase(
+        self, phase: Phase, done: int | None = None, total: int | None = None, remaining_s: float | None = None
+    ) -> None:
+        command = self._command
+        self._emit(PhaseChanged(command.conversation_id, command.request_id, phase, done, total, remaining_s))
+
+    def _flush_text(self) -> None:
+        reply = self._reply
+        if reply.sent_text == len(reply.text) and reply.sent_ids == len(reply.token_ids):
+            return
+        self._emit(
+            TextArrived(
+                self._command.conversation_id,
+                self._command.request_id,
+                reply.text[reply.sent_text :],
+                tuple(reply.token_ids[reply.sent_ids :]),
+            )
+        )
+        reply.sent_text, reply.sent_ids = len(reply.text), len(reply.token_ids)
+
+    def _send_statistics(self, active: Activation, now: float) -> None:
+        self._statistics_at = now
+        self._emit(
+            StatisticsChanged(
+                conversation_id=self._command.conversation_id,
+                request_id=self._command.request_id,
+                context_tokens=active.cache.length,
+                context_length=self._model.info.context_length,
+                cache=self._caches.reading(active.cache),
+                all_caches_bytes=self._caches.memory_bytes,
+                memory=read_memory(self._model.device.type),
+                ttft_s=self._ttft_s,
+                decode_tps=self._decode_tps,
+            )
+        )
+
+    @property
+    def _ttft_s(self) -> float | None:
+        return None if self._first_token_at is None else self._first_token_at - self._started
+
+    @property
+    def _decode_tps(self) -> float | None:
+        count = len(self._reply.token_ids)
+        if self._first_token_at is None or count < 2:
+            return None
+        return (count - 1) / (self._last_token_at - self._first_token_at)

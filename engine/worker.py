@@ -1,0 +1,161 @@
+"""The inference thread: takes commands in order, tells events, and alone touches torch once it runs.
+
+Importing this module does not import torch; the thread does, so that the window is up first. `submit`, `cancel` and
+`shutdown` may be called from any thread; everything else belongs to the worker thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.protocol.commands import Command, Forget, Generate, LoadModel, ReportCache, RunBench, Verify
+from engine.protocol.config import EngineConfig
+from engine.protocol.errors import EngineError, OutOfMemoryError
+from engine.protocol.events import (
+    EngineStopped,
+    Event,
+    Failed,
+    LoadStage,
+    ModelLoaded,
+    ModelLoading,
+    Phase,
+    PhaseChanged,
+    SnapshotNotSaved,
+    SnapshotSaved,
+)
+
+if TYPE_CHECKING:
+    from engine.runtime import Runtime
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _SaveEnded:
+    """Put on the inbox by the saver's thread, so that its news is told in order with the rest."""
+
+    event: SnapshotSaved | SnapshotNotSaved | None
+
+
+class EngineWorker:
+    """Owns the inference thread. `on_event` is called on that thread, in order."""
+
+    def __init__(self, config: EngineConfig, on_event: Callable[[Event], None]) -> None:
+        self._config = config
+        self._on_event = on_event
+        self._inbox: queue.Queue[Command | _SaveEnded | None] = queue.Queue()
+        self._cancelled: dict[str, threading.Event] = {}
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ember-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, command: Command) -> None:
+        """Queue a command. Dropped after `shutdown`."""
+        if self._is_closing.is_set():
+            return
+        if isinstance(command, Generate | Verify | RunBench):
+            self._cancelled[command.request_id] = threading.Event()
+        self._inbox.put(command)
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request at its next token or chunk, or before it starts. Unknown ids are ignored."""
+        event = self._cancelled.get(request_id)
+        if event is not None:
+            event.set()
+
+    def shutdown(self, timeout_s: float = 15.0) -> None:
+        """Refuse new work, cancel what runs, save what is unsaved, end the thread."""
+        self._is_closing.set()
+        for event in list(self._cancelled.values()):
+            event.set()
+        self._inbox.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        runtime: Runtime | None = None
+        while (item := self._inbox.get()) is not None:
+            if isinstance(item, _SaveEnded):
+                if item.event is not None:
+                    self._on_event(item.event)
+                continue
+            if runtime is None:
+                runtime = self._start_runtime(item)
+                if runtime is None:
+                    continue
+            self._handle(runtime, item)
+        if runtime is not None:
+            runtime.close()
+            self._tell_saves()
+        self._on_event(EngineStopped())
+
+    def _start_runtime(self, command: Command) -> Runtime | None:
+        """Import torch and everything that needs it; a broken installation becomes an event."""
+        if isinstance(command, LoadModel):
+            self._on_event(ModelLoading(command.request_id, LoadStage.IMPORTING, None))
+        try:
+            from engine.runtime import Runtime  # noqa: PLC0415 - imports torch: on this thread, behind the window
+        except (ImportError, OSError) as error:
+            _log.exception("torch or transformers cannot be imported")
+            self._fail(command, "engine", f"The inference libraries cannot be loaded ({error}); install Ember again.")
+            return None
+        return Runtime(self._config, self._on_event, lambda event: self._inbox.put(_SaveEnded(event)))
+
+    def _handle(self, runtime: Runtime, command: Command) -> None:
+        """Run one command; a known failure becomes an event, an unknown one too, with its traceback in the log."""
+        started = time.perf_counter()
+        runtime.begin_work()
+        try:
+            self._dispatch(runtime, command)
+        except EngineError as error:
+            self._fail(command, error.code, str(error), error.params)
+        except MemoryError:
+            self._fail(command, OutOfMemoryError.code, "Memory ran out; close other programs or use a smaller model.")
+        except Exception:  # noqa: BLE001 - one of the two loop tops: a bug must not end the thread
+            _log.exception("%s failed", type(command).__name__)
+            self._fail(command, "bug", "Something went wrong inside Ember; the log file tells more.")
+        finally:
+            runtime.end_work()
+            if isinstance(command, Generate | Verify | RunBench):
+                self._cancelled.pop(command.request_id, None)
+        _log.debug("%s took %.3f s", type(command).__name__, time.perf_counter() - started)
+
+    def _dispatch(self, runtime: Runtime, command: Command) -> None:
+        match command:
+            case LoadModel():
+                self._on_event(ModelLoaded(command.request_id, runtime.load(command)))
+            case Generate():
+                finished = runtime.generate(command, self._cancelled[command.request_id].is_set)
+                self._on_event(finished)
+                self._on_event(PhaseChanged(command.conversation_id, command.request_id, Phase.SAVING))
+                runtime.save(command.conversation_id, command.request_id)
+            case Forget():
+                runtime.forget(command.conversation_id)
+            case ReportCache():
+                self._on_event(runtime.report(command))
+            case Verify():
+                self._on_event(runtime.verify(command, self._cancelled[command.request_id].is_set))
+            case RunBench():
+                self._on_event(runtime.bench(command, self._cancelled[command.request_id].is_set))
+
+    def _tell_saves(self) -> None:
+        while True:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(item, _SaveEnded) and item.event is not None:
+                self._on_event(item.event)
+
+    def _fail(self, command: Command, code: str, message: str, params: dict[str, str] | None = None) -> None:
+        request_id = getattr(command, "request_id", "")
+        conversation_id = getattr(command, "conversation_id", None)
+        self._on_event(Failed(request_id, conversation_id, code, message, params or {}))
