@@ -106,11 +106,11 @@ def _validate(entry: Path) -> None:
 
 
 def _install_icons(icons: Path) -> list[Path]:
-    """ember.svg and every ember-SIZE.png into the hicolor theme."""
+    """ember.svg and every ember_SIZE.png into the hicolor theme."""
     hicolor = data_home() / "icons" / "hicolor"
     installed = []
-    for source in sorted(icons.glob("ember-*.png")):
-        size = source.stem.rpartition("-")[2]
+    for source in sorted(icons.glob("ember_*.png")):
+        size = source.stem.rpartition("_")[2]
         if size.isdigit():
             installed.append(_copy(source, hicolor / f"{size}x{size}" / "apps" / "ember.png"))
     if (icons / "ember.svg").is_file():

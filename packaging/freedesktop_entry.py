@@ -9,7 +9,6 @@ _UNQUOTED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234
 ENTRY = """\
 [Desktop Entry]
 Type=Application
-Version=1.5
 Name=Ember
 Name[ko]=엠버
 GenericName=Local AI chat
@@ -30,8 +29,10 @@ StartupWMClass={window_class}
 
 def render(argv: list[str], window_class: str) -> str:
     """The entry that starts `argv`; desktops hide it when argv[0] is gone. ValueError for a path with a line break."""
+    # WORKAROUND GLib (2.74): it looks for the program before it turns %% into %, and then refuses the entry.
+    started = ["/usr/bin/env", *argv] if "%" in argv[0] else argv
     return ENTRY.format(
-        execute=exec_value(argv), try_execute=_string_value(argv[0]), window_class=_string_value(window_class)
+        execute=exec_value(started), try_execute=_string_value(argv[0]), window_class=_string_value(window_class)
     )
 
 

@@ -16,7 +16,7 @@ TICK_S = 1.0
 
 NOT_OFFERED = (
     "the package index offers no suitable build for this Python and machine; "
-    "Python 3.11 to 3.13 on 64-bit Linux, Windows or Apple silicon has them all"
+    "Python 3.11 to 3.14 on 64-bit Linux, Windows or Apple silicon has them all"
 )
 # What pip or the system wrote -> what to do about it. The first match speaks: without a connection pip ends with
 # "No matching distribution", so the connection is looked for before it.
