@@ -47,7 +47,7 @@ class VirtualEnvironment:
         self._stamp_path.unlink(missing_ok=True)
         if self._runs():
             # A moved checkout: the packages are as good as before, the paths in pyvenv.cfg and the scripts are not.
-            self._create(reporter, "Refreshing the virtual environment", [])
+            self._create(reporter, "Refreshing the virtual environment", ["--without-pip"])
         else:
             self._create(reporter, "Making a virtual environment in .venv", ["--clear"])
         reporter.run(

@@ -45,7 +45,7 @@ def made_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         VirtualEnvironment,
         "_create",
-        lambda self, reporter, words, options: real_create(self, reporter, words, [*options, "--without-pip"]),
+        lambda self, reporter, words, options: real_create(self, reporter, words, [*{*options, "--without-pip"}]),
     )
 
 
