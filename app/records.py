@@ -79,7 +79,7 @@ def statistics_from_json(text: str | None) -> TurnStatistics | None:
         stored = json.loads(text)
         cache = CacheReading(**_known(CacheReading, stored["cache"]))
         return TurnStatistics(**_known(TurnStatistics, stored) | {"cache": cache})
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         _log.warning("The statistics of a message cannot be read: %s", error)
         return None
 

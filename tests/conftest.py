@@ -1,0 +1,38 @@
+"""What every test gets: no screen needed, a data folder of its own, and no thread left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ["QT_QPA_PLATFORM"] = "offscreen"  # before anything imports Qt
+os.environ.pop("EMBER_DATA_DIR", None)  # no test may touch the tester's own conversations
+
+_JOIN_S = 5.0
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left_behind() -> Iterator[None]:
+    """Threads of Ember's own, and any that would keep the process alive, have to end with the test."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + _JOIN_S
+    left = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and (not thread.daemon or thread.name.startswith("ember-"))
+    ]
+    for thread in left:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    alive = [thread.name for thread in left if thread.is_alive()]
+    assert not alive, f"threads left behind: {alive}"
