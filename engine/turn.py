@@ -157,8 +157,9 @@ class Turn:
                 self._text_at = now
             if now - self._statistics_at >= _STATISTICS_INTERVAL_S:
                 self._send_statistics(active, now)
-        reply.text += stops.flush()
-        return True
+        shown, is_stopped = stops.add(detokenizer.flush())
+        reply.text += shown + stops.flush()
+        return not is_stopped
 
     def _prefill_progress(self, active: Activation, started: float, done: int, total: int) -> None:
         elapsed = time.perf_counter() - started

@@ -5,14 +5,31 @@ from __future__ import annotations
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerBase
 
+_REPLACEMENT = "\ufffd"
+
 
 class Detokenizer:
-    """Incremental decoding of one reply. A syllable split over byte tokens appears once it is whole."""
+    """Incremental decoding of one reply. A syllable split over byte tokens appears once it is whole.
+
+    Bytes that form no character are dropped: they appear neither on screen nor in the store.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._backend = tokenizer.backend_tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
+        self._held: list[int] = []
 
     def add(self, token_id: int) -> str:
         """The text that `token_id` completes; "" while a character is still open."""
-        return self._stream.step(self._backend, token_id) or ""
+        self._held.append(token_id)
+        text = self._stream.step(self._backend, token_id)
+        if text is None:
+            return ""
+        self._held.clear()
+        return text.replace(_REPLACEMENT, "")
+
+    def flush(self) -> str:
+        """What can be read of the ids still held back at the end of the reply."""
+        text: str = self._backend.decode(self._held, skip_special_tokens=True)
+        self._held.clear()
+        return text.replace(_REPLACEMENT, "")

@@ -40,7 +40,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_weights(folder: Path) -> list[Path]:
-    """The folder's safetensors files, each checked for being whole. Raises ModelDamagedError, NotALanguageModelError."""
+    """The folder's safetensors files, each checked for being whole. Raises a ModelError."""
     index_file = folder / "model.safetensors.index.json"
     if index_file.is_file():
         try:

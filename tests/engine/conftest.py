@@ -1,0 +1,173 @@
+"""Tiny random models with a real tokenizer, and an engine run to completion: the worker's events, in order."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from engine.protocol.commands import ChatMessage, Generate, LoadModel, Role
+from engine.protocol.config import GREEDY, EngineConfig, Sampling, Weights
+from engine.protocol.events import (
+    EngineStopped,
+    Event,
+    Failed,
+    Finished,
+    ModelLoaded,
+    SnapshotNotSaved,
+    SnapshotSaved,
+)
+from engine.worker import EngineWorker
+
+TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m['role'] }}\n{{ m['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+TIMEOUT_S = 60.0
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level BPE of 384 entries: every character is several tokens, as in the worst real case."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=384,
+        special_tokens=["<|start|>", "<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog and tells a story"] * 4, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", bos_token="<|start|>", chat_template=TEMPLATE
+    )
+
+
+def build_model(folder: Path, model_type: str = "llama", *, seed: int = 0, **overrides: object) -> Path:
+    """Save a tiny random model of a family, with the tokenizer, as a safetensors folder."""
+    tokenizer = build_tokenizer()
+    sizes: dict[str, object] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 512,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "pad_token_id": tokenizer.eos_token_id,
+        "tie_word_embeddings": False,
+    }
+    config = AutoConfig.for_model(model_type, **{**sizes, **overrides})
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config)
+    for parameter in model.parameters():  # random enough that replies differ from prompt to prompt
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.25)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def full_compute_precision(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Random weights leave the best tokens close together: compare cold and kept replies in float32, as on old CPUs."""
+    if "native_dtype" not in request.keywords:
+        monkeypatch.setattr("engine.model.loader.compute_dtype", lambda device: torch.float32)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+class Engine:
+    """An engine worker driven like a program drives it: submit, then wait for the event that answers."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.events: list[Event] = []
+        self._queue: queue.Queue[Event] = queue.Queue()
+        self.worker = EngineWorker(config, self._queue.put)
+        self.worker.start()
+        self._count = 0
+
+    def wait(self, *types: type[Event], request_id: str | None = None) -> Event:
+        while True:
+            event = self._queue.get(timeout=TIMEOUT_S)
+            self.events.append(event)
+            if isinstance(event, types) and request_id in (None, getattr(event, "request_id", None)):
+                return event
+
+    def load(self, path: Path, weights: Weights = Weights.BITS_16) -> Event:
+        self._count += 1
+        self.worker.submit(LoadModel(f"load-{self._count}", path, weights))
+        return self.wait(ModelLoaded, Failed)
+
+    def reply(
+        self,
+        conversation: str,
+        messages: list[ChatMessage],
+        *,
+        sampling: Sampling = GREEDY,
+        max_new_tokens: int = 12,
+        stop: tuple[str, ...] = (),
+        is_saved: bool = True,
+    ) -> Finished:
+        """Run one turn to its end, snapshot included; appends the reply to `messages`."""
+        self._count += 1
+        request = f"turn-{self._count}"
+        self.worker.submit(Generate(conversation, request, tuple(messages), sampling, max_new_tokens, stop))
+        finished = self.wait(Finished, Failed, request_id=request)
+        assert isinstance(finished, Finished), finished
+        if is_saved:
+            self.wait(SnapshotSaved, SnapshotNotSaved, request_id=request)
+        ids = finished.token_ids if finished.ids_match_text else None
+        messages.append(ChatMessage(Role.ASSISTANT, finished.text, ids))
+        return finished
+
+    def fail(self, conversation: str, messages: list[ChatMessage]) -> Failed:
+        self._count += 1
+        self.worker.submit(Generate(conversation, f"turn-{self._count}", tuple(messages), GREEDY, 4))
+        failed = self.wait(Finished, Failed)
+        assert isinstance(failed, Failed), failed
+        return failed
+
+    def close(self) -> None:
+        self.worker.shutdown()
+        self.wait(EngineStopped)
+
+
+def user(text: str) -> ChatMessage:
+    return ChatMessage(Role.USER, text)
+
+
+@pytest.fixture
+def engine_config(tmp_path: Path) -> EngineConfig:
+    return EngineConfig(tmp_path / "kv", tmp_path / "converted", prefill_chunk=32)
+
+
+@pytest.fixture
+def start_engine(engine_config: EngineConfig) -> Iterator[Callable[..., Engine]]:
+    """Starts engines on one data folder, one after the other: each call closes the one before, like a restart."""
+    running: list[Engine] = []
+
+    def start(model: Path | None = None, weights: Weights = Weights.BITS_16) -> Engine:
+        while running:
+            running.pop().close()
+        engine = Engine(engine_config)
+        running.append(engine)
+        if model is not None:
+            loaded = engine.load(model, weights)
+            assert isinstance(loaded, ModelLoaded), loaded
+        return engine
+
+    yield start
+    while running:
+        running.pop().close()
