@@ -113,7 +113,7 @@ class ModelLibrary:
         content = {"models": {name: str(model) for name, model in models.items()}}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+            temporary.write_text(json.dumps(content, indent=2), encoding="utf-8")
             temporary.replace(path)
         except OSError as error:
             raise from_os_error(error, path) from error

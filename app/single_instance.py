@@ -6,6 +6,7 @@ The lock (`app.instance_lock`) decides who is first; the socket is a courtesy.
 from __future__ import annotations
 
 import hashlib
+import os
 
 from PySide6.QtCore import QObject, Signal, Slot
 from PySide6.QtNetwork import QLocalServer, QLocalSocket
@@ -49,4 +50,4 @@ def raise_first_instance(paths: DataPaths) -> bool:
 
 def server_name(paths: DataPaths) -> str:
     """The same for every way to write the folder's name."""
-    return "ember-" + hashlib.sha256(str(paths.data_dir.resolve()).encode()).hexdigest()[:20]
+    return "ember-" + hashlib.sha256(os.fsencode(paths.data_dir.resolve())).hexdigest()[:20]

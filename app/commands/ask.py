@@ -75,7 +75,7 @@ def ask(call: Call) -> int:
                     conversation = run.session.new_conversation(system_prompt)
                 if call.arguments.model:
                     is_name = any(entry.name == model for entry in call.library().models())
-                    store.set_model(conversation.id, model if is_name else str(path))
+                    store.set_model(conversation.id, argument_text(model if is_name else str(path)))
                 request_id = run.session.send(
                     conversation.id,
                     text,

@@ -75,6 +75,7 @@ class Call:
 
 def find_conversation(store: ConversationStore, id_or_beginning: str) -> Conversation:
     """The conversation with this id, or the only one whose id begins so. Raises UnknownConversationError, UserError."""
+    id_or_beginning = argument_text(id_or_beginning)
     try:
         return store.conversation(id_or_beginning)
     except UnknownConversationError:
@@ -100,7 +101,7 @@ def argument_text(text: str) -> str:
     except UnicodeDecodeError as error:
         if any("\udc80" <= character <= "\udcff" for character in text):
             raise UserError(
-                "The message is not valid UTF-8; save it as UTF-8 and pass it on standard input with -."
+                "An argument is not valid UTF-8; set the terminal to UTF-8, or pass the message by standard input (-)."
             ) from error
         return text
 

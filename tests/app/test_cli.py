@@ -1,0 +1,674 @@
+"""The command line from the outside: arguments in; words, one object and an exit code out. The engine is a fake."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import cli
+from app.conversation_store import ConversationStore
+from app.instance_lock import InstanceLock
+from app.paths import DataPaths
+from engine.protocol.commands import BenchName, Generate, LoadModel, Role, RunBench
+from engine.protocol.config import Weights
+from engine.protocol.errors import ContextOverflowError, GenerationError, ModelDamagedError
+from engine.protocol.events import FinishReason
+from tests.fakes import ScriptedEngine
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Told:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def content(self) -> dict[str, Any]:
+        assert self.out.count("\n") == 1, "one object on one line"
+        content = json.loads(self.out)
+        assert isinstance(content, dict)
+        return content
+
+    @property
+    def sentence(self) -> str:
+        assert self.err.startswith("ember: ")
+        assert self.err.endswith(".\n")
+        assert self.err.count("\n") == 1, "one sentence"
+        return self.err.removeprefix("ember: ").rstrip("\n")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class CommandLine:
+    """Calls Ember in this process, on a data folder, with a scripted engine."""
+
+    def __init__(self, data_dir: Path, resources: Path) -> None:
+        self.data_dir = data_dir
+        self.resources = resources
+        self.engines: list[ScriptedEngine] = []
+
+    def __call__(
+        self, *arguments: str, out: io.StringIO | None = None, err: io.StringIO | None = None, **script: Any
+    ) -> Told:
+        def make_engine(config: Any, on_event: Any) -> ScriptedEngine:
+            self.engines.append(ScriptedEngine(config=config, on_event=on_event, **script))
+            return self.engines[-1]
+
+        out, err = out or io.StringIO(), err or io.StringIO()
+        parsed = cli.parse(["--data-dir", str(self.data_dir), *arguments])
+        code = cli.run(parsed, make_engine=make_engine, resources_dir=self.resources, out=out, err=err)
+        assert not any(engine.is_running for engine in self.engines), "every engine is shut down"
+        return Told(code, out.getvalue(), err.getvalue())
+
+    @property
+    def last_question(self) -> Generate:
+        return self.engines[-1].generated[-1]
+
+    def store(self) -> ConversationStore:
+        return ConversationStore(self.data_dir / "ember.db")
+
+    def messages(self, conversation_id: str | None = None) -> list[tuple[str, str]]:
+        store = self.store()
+        try:
+            conversation_id = conversation_id or store.conversations()[0].id
+            return [(message.role.value, message.text) for message in store.messages(conversation_id)]
+        finally:
+            store.close()
+
+
+@pytest.fixture
+def ember(tmp_path: Path, data_dir: Path) -> CommandLine:
+    model = tmp_path / "resources" / "models" / "SmolLM2-135M-Instruct"
+    model.mkdir(parents=True)
+    config = {"model_type": "llama", "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+    (model / "config.json").write_text(json.dumps(config | {"hidden_size": 576, "max_position_embeddings": 8192}))
+    return CommandLine(data_dir, tmp_path / "resources")
+
+
+# ask
+
+
+def test_ask_streams_the_reply_as_it_comes(ember):
+    seen: list[str] = []
+    out = io.StringIO()
+    told = ember("ask", "Hello", out=out, on_part=lambda: seen.append(out.getvalue()))
+    assert (told.code, told.out, told.err) == (0, "Hello there.\n", "")
+    assert ember.messages() == [("user", "Hello"), ("assistant", "Hello there.")]
+
+
+def test_ask_json_has_the_fields_of_the_contract(ember):
+    told = ember("ask", "--json", "Hello")
+    assert (told.code, told.err) == (0, "")
+    content = told.content
+    assert {name: type(value) for name, value in content.items() if name != "miss_reason"} == {
+        "conversation_id": str,
+        "reply": str,
+        "token_ids": list,
+        "finish_reason": str,
+        "prompt_tokens": int,
+        "reused_tokens": int,
+        "prefilled_tokens": int,
+        "new_tokens": int,
+        "load_s": float,
+        "restore_s": float,
+        "ttft_s": float,
+        "prefill_tps": float,
+        "decode_tps": float,
+        "cache": dict,
+        "snapshot": dict,
+    }
+    assert (content["reply"], content["token_ids"], content["finish_reason"]) == ("Hello there.", [0, 1, 2], "stop")
+    assert content["miss_reason"] is None
+    assert content["cache"] == {"tokens": 12, "bytes": 276_480, "precision": "float32", "place": "cpu"}
+    assert (content["snapshot"]["bytes_written"], content["snapshot"]["bytes_total"]) == (100, 300)
+
+
+def test_a_cache_that_is_not_saved_is_a_note_and_no_failure(ember):
+    told = ember("ask", "--json", "Hello", not_saved="The disk is full.")
+    assert (told.code, told.sentence) == (0, "The disk is full.")
+    assert told.content["snapshot"] == {"bytes_written": 0, "bytes_total": 0, "reason": "The disk is full."}
+
+
+def test_ask_goes_on_with_the_newest_conversation_unless_told_otherwise(ember):
+    first = ember("ask", "--json", "one").content["conversation_id"]
+    assert ember("ask", "--json", "two").content["conversation_id"] == first
+    second = ember("ask", "--json", "--new", "three").content["conversation_id"]
+    assert second != first
+    assert ember("ask", "--json", "--conversation", first[:8], "four").content["conversation_id"] == first
+    assert [message.text for message in ember.last_question.messages] == [
+        "one",
+        "Hello there.",
+        "two",
+        "Hello there.",
+        "four",
+    ]
+    assert [message.token_ids for message in ember.last_question.messages] == [None, (0, 1, 2), None, (0, 1, 2), None]
+    assert ember.messages(second) == [("user", "three"), ("assistant", "Hello there.")]
+
+
+def test_the_options_of_ask_reach_the_engine(ember, tmp_path):
+    other = ember.resources / "models" / "Other"
+    other.mkdir()
+    (other / "config.json").write_text('{"model_type": "x"}')
+    ember("ask", "--model", "Other", "--weights", "4bit", "--greedy", "--seed", "7", "--max-new-tokens", "9", "Hello")
+    (load,) = [command for command in ember.engines[-1].commands if isinstance(command, LoadModel)]
+    assert (load.path, load.weights) == (other, Weights.BITS_4)
+    sampling = ember.last_question.sampling
+    assert (sampling.is_greedy, sampling.seed, ember.last_question.max_new_tokens) == (True, 7, 9)
+    ember("ask", "again")
+    (load,) = [command for command in ember.engines[-1].commands if isinstance(command, LoadModel)]
+    assert load.path == other, "the conversation remembers its model"
+    ember("ask", "--new", "elsewhere")
+    (load,) = [command for command in ember.engines[-1].commands if isinstance(command, LoadModel)]
+    assert load.path.name == "SmolLM2-135M-Instruct"
+
+
+def test_a_model_given_by_path_is_remembered_whole(ember, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text('{"model_type": "x"}')
+    monkeypatch.chdir(tmp_path)
+    ember("ask", "--model", "mine", "Hello")
+    monkeypatch.chdir("/")
+    ember("ask", "again")
+    assert ember.engines[-1].commands[0].path == tmp_path / "mine"
+
+
+def test_a_system_prompt_begins_a_conversation(ember):
+    ember("ask", "--new", "Hello")
+    told = ember("ask", "--json", "--system", "짧게 답해.", "Hello")
+    assert [message.role for message in ember.last_question.messages] == [Role.SYSTEM, Role.USER]
+    conversation_id = told.content["conversation_id"]
+    again = ember("ask", "--conversation", conversation_id, "--system", "Another.", "Hello")
+    assert (again.code, "--new" in again.sentence) == (2, True)
+    assert ember("ask", "--conversation", conversation_id, "--system", "짧게 답해.", "Hello").code == 0
+
+
+def test_hangul_is_stored_as_it_was_written(ember):
+    ember("ask", "안녕하세요 🍊", parts=("반갑", "습니다"))
+    assert ember.messages() == [("user", "안녕하세요 🍊"), ("assistant", "반갑습니다")]
+
+
+@pytest.mark.parametrize("message", ["", "  ", "\n"])
+def test_an_empty_message_is_wrong_usage(ember, message):
+    told = ember("ask", message)
+    assert (told.code, told.out) == (2, "")
+    assert "empty" in told.sentence
+    assert ember.engines == []
+
+
+class Bytes(io.TextIOWrapper):
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content))
+
+
+def test_a_dash_reads_standard_input(ember, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Bytes("\ufeff첫 줄\n둘째 줄\r\n\n".encode()))
+    assert ember("ask", "-").code == 0
+    assert ember.messages()[0] == ("user", "첫 줄\n둘째 줄")
+
+
+@pytest.mark.parametrize(("content", "words"), [(b"caf\xe9 \xff", "UTF-8"), (b"\n", "empty")])
+def test_standard_input_that_is_no_message_is_wrong_usage(ember, monkeypatch, content, words):
+    monkeypatch.setattr(sys, "stdin", Bytes(content))
+    told = ember("ask", "-")
+    assert (told.code, words in told.sentence) == (2, True)
+    assert ember.engines == []
+
+
+def test_bytes_on_the_command_line_that_are_no_text_are_wrong_usage(ember):
+    told = ember("ask", os.fsdecode(b"caf\xe9"))
+    assert (told.code, "UTF-8" in told.sentence) == (2, True)
+
+
+def test_an_unknown_conversation_is_wrong_usage(ember):
+    for arguments in (["ask", "--conversation", "nope", "x"], ["show", "nope"], ["delete", "nope"], ["verify", "nope"]):
+        told = ember(*arguments)
+        assert (told.code, told.out) == (2, "")
+        assert "nope" in told.sentence
+        assert "ember conversations" in told.sentence
+
+
+def test_a_beginning_that_fits_several_conversations_is_not_guessed(ember, monkeypatch):
+    ids = iter(["abcd1111", "abcd2222"])
+    monkeypatch.setattr("app.conversation_store.uuid4", lambda: type("Id", (), {"hex": next(ids)}))
+    ember("ask", "--new", "one")
+    ember("ask", "--new", "two")
+    assert "more of the id" in ember("show", "abcd").sentence
+    assert ember("show", "abcd2").out.startswith("two\n")
+    assert ember("show", "abc").code == 2
+
+
+def test_a_missing_model_is_told_before_anything_is_stored(ember):
+    told = ember("ask", "--new", "--model", "no-such-model", "Hello")
+    assert (told.code, "ember models" in told.sentence) == (3, True)
+    assert ember("conversations", "--json").content == {"conversations": []}
+
+
+def test_a_model_that_cannot_be_loaded_ends_with_3_and_keeps_the_message(ember):
+    told = ember("ask", "Hello", load_error=ModelDamagedError("The weights are cut short; fetch them again."))
+    assert (told.code, told.out, told.sentence) == (3, "", "The weights are cut short; fetch them again.")
+    assert ember.messages() == [("user", "Hello")]
+
+
+def test_a_message_longer_than_the_context_ends_with_2_and_becomes_the_draft(ember):
+    told = ember("ask", "--json", "Hello", parts=(), reply_error=ContextOverflowError("Too long; shorten it."))
+    assert (told.code, told.out, told.sentence) == (2, "", "Too long; shorten it.")
+    (conversation,) = ember("conversations", "--json").content["conversations"]
+    assert (conversation["draft"], conversation["num_messages"]) == ("Hello", 0)
+    assert "[draft]\nHello\n" in ember("show", conversation["id"]).out
+
+
+def test_a_reply_that_fails_in_the_middle_is_kept_and_told(ember):
+    told = ember("ask", "Hello", parts=("Half",), reply_error=GenerationError("The model failed; try again."))
+    assert (told.code, told.out, told.sentence) == (1, "Half", "The model failed; try again.")
+    assert ember.messages() == [("user", "Hello"), ("assistant", "Half")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_cancels_the_reply_and_keeps_what_had_come(ember, number):
+    before = signal.getsignal(number)
+    told = ember("ask", "--json", "Hello", is_open_ended=True, on_part=interrupt_once(number))
+    assert (told.code, told.err) == (130, "")
+    assert (told.content["finish_reason"], told.content["reply"]) == ("cancelled", "Hello there.")
+    assert ember.messages() == [("user", "Hello"), ("assistant", "Hello there.")]
+    assert signal.getsignal(number) is before
+
+
+def interrupt_once(number: int):
+    numbers = iter([number])
+    return lambda: signal.raise_signal(found) if (found := next(numbers, None)) is not None else None
+
+
+def test_a_second_interrupt_does_not_wait_for_the_engine(ember):
+    told = ember("ask", "Hello", is_open_ended=True, on_part=lambda: signal.raise_signal(signal.SIGINT))
+    assert told.code == 130
+    (message, reply) = ember.messages()
+    assert (message, reply[0]) == (("user", "Hello"), "assistant")
+
+
+def test_an_interrupt_while_the_model_loads_keeps_the_message(ember):
+    told = ember("ask", "Hello", on_load=lambda: signal.raise_signal(signal.SIGINT))
+    assert (told.code, told.out) == (130, "")
+    assert "kept in" in told.sentence
+    assert ember.messages() == [("user", "Hello"), ("assistant", "")]
+
+
+def test_a_reader_that_leaves_ends_the_reply_quietly(ember):
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    told = ember("ask", "Hello", is_open_ended=True, out=Closed())
+    assert (told.code, told.err) == (0, "")
+    assert ember.messages() == [("user", "Hello"), ("assistant", "Hello there.")]
+    assert ember.engines[-1].cancelled == [ember.last_question.request_id]
+
+
+def test_progress_is_shown_on_a_terminal_only_and_wiped_before_the_reply(ember):
+    err = Terminal()
+    ember("ask", "Hello", err=err)
+    shown = err.getvalue()
+    assert "Loading the model 50%" in shown
+    assert "Reading 5 of 10 tokens, 1 s left" in shown
+    assert "\n" not in shown
+    assert shown.endswith("\r")
+    assert ember("ask", "Hello").err == ""
+
+
+def test_replies_cut_off_by_a_crash_are_closed_by_the_next_call(ember):
+    store = ember.store()
+    conversation = store.create_conversation()
+    store.add_message(conversation.id, Role.USER, "Hello")
+    from app.conversation import MessageState
+
+    store.add_message(conversation.id, Role.ASSISTANT, "half", state=MessageState.STREAMING)
+    store.close()
+    ember("ask", "Again")
+    assert [message.text for message in ember.last_question.messages] == ["Hello", "half", "Again"]
+    store = ember.store()
+    assert store.messages(conversation.id)[1].finish_reason is FinishReason.CANCELLED
+    store.close()
+
+
+def test_a_bug_is_one_sentence_that_names_the_log_which_has_the_traceback(ember):
+    def break_down() -> None:
+        raise ZeroDivisionError("a bug")
+
+    told = ember("ask", "Hello", on_load=break_down)
+    log = ember.data_dir / "logs" / "ember.log"
+    assert (told.code, told.out) == (1, "")
+    assert str(log) in told.err
+    assert told.err.count("\n") == 1
+    assert "ZeroDivisionError: a bug" in log.read_text(encoding="utf-8")
+
+
+# the other verbs
+
+
+def test_conversations_are_listed_newest_first(ember):
+    for text in ("one", "둘"):
+        ember("ask", "--new", text)
+    told = ember("conversations")
+    assert [line.split()[-1] for line in told.out.splitlines()] == ["둘", "one"]
+    found = ember("conversations", "--json").content["conversations"]
+    assert [(entry["title"], entry["num_messages"]) for entry in found] == [("둘", 2), ("one", 2)]
+
+
+def test_show_prints_the_messages(ember):
+    ember("ask", "--new", "--system", "Be brief.", "안녕")
+    (conversation,) = ember("conversations", "--json").content["conversations"]
+    told = ember("show", conversation["id"])
+    assert told.out.split("\n\n")[1:] == [
+        "[system]\nBe brief.",
+        "[user]\n안녕",
+        "[assistant, 20.0 tokens/s]\nHello there.\n",
+    ]
+    content = ember("show", conversation["id"], "--json").content
+    assert [(entry["role"], entry["text"], entry["token_ids"]) for entry in content["messages"]] == [
+        ("user", "안녕", None),
+        ("assistant", "Hello there.", [0, 1, 2]),
+    ]
+    assert content["messages"][1]["statistics"]["decode_tps"] == 20.0
+
+
+def test_delete_removes_the_messages_and_the_snapshots(ember):
+    kept, gone = (ember("ask", "--new", "--json", text).content["conversation_id"] for text in ("kept", "gone"))
+    folder = ember.data_dir / "kv" / "0123456789abcdef" / "conversations"
+    folder.mkdir(parents=True)
+    for conversation_id in (kept, gone):
+        (folder / f"{conversation_id}.safetensors").write_bytes(b"x")
+    assert ember("delete", gone).code == 0
+    assert [entry["id"] for entry in ember("conversations", "--json").content["conversations"]] == [kept]
+    assert [path.stem for path in folder.iterdir()] == [kept]
+
+
+def test_models_are_listed_and_added(ember, tmp_path):
+    folder = tmp_path / "새 모델"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "qwen3"}')
+    assert ember("models", "add", str(folder), "--json").content["name"] == "새 모델"
+    found = ember("models", "--json").content["models"]
+    assert [(entry["name"], entry["is_default"]) for entry in found] == [
+        ("SmolLM2-135M-Instruct", True),
+        ("새 모델", False),
+    ]
+    assert "(default)" in ember("models").out
+    assert (ember("models", "add", str(tmp_path)).code, ember("models", "add", "/nowhere").code) == (3, 3)
+
+
+def test_without_a_model_the_list_says_what_to_do(ember, tmp_path):
+    ember.resources = tmp_path / "nothing"
+    told = ember("models")
+    assert (told.code, told.out, "make run" in told.sentence) == (0, "", True)
+    assert ember("ask", "Hello").code == 3
+
+
+def test_cache_lists_every_conversation_even_a_cold_one(ember):
+    conversation_id = ember("ask", "--json", "안녕").content["conversation_id"]
+    assert ember("cache", "--json").content == {
+        "budget_bytes": 2048 * 1024**2,
+        "memory_bytes": 0,
+        "disk_bytes": 0,
+        "shared_bytes": 0,
+        "waste_ratio": 0.0,
+        "conversations": [
+            {
+                "id": conversation_id,
+                "title": "안녕",
+                "tokens": 0,
+                "memory_bytes": 0,
+                "disk_bytes": 0,
+                "shared_bytes": 0,
+                "precision": "",
+                "place": "none",
+                "state": "cold",
+            }
+        ],
+    }
+    assert f"{conversation_id}  cold" in ember("cache").out
+
+
+def test_verify_prints_the_comparison(ember):
+    conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
+    content = ember("verify", conversation_id, "--json").content
+    assert (
+        content.items()
+        >= {
+            "equal": True,
+            "tokens_compared": 32,
+            "first_difference": None,
+            "max_logit_error": 0.0,
+            "noise_floor": 0.0,
+            "precision": "float32",
+        }.items()
+    )
+    assert ember("verify", conversation_id).out.startswith("Equal: 32 tokens")
+
+
+def test_an_empty_conversation_cannot_be_verified(ember):
+    store = ember.store()
+    conversation_id = store.create_conversation().id
+    store.close()
+    told = ember("verify", conversation_id)
+    assert (told.code, "empty" in told.sentence) == (2, True)
+
+
+@pytest.mark.parametrize("name", list(BenchName))
+def test_bench_prints_what_the_engine_measured(ember, name):
+    told = ember("bench", name, "--context", "512", "--json")
+    assert told.content == {"context": 512, "decode_tps": 12.5}
+    (command,) = [command for command in ember.engines[-1].commands if isinstance(command, RunBench)]
+    assert (command.name, command.context) == (name, 512)
+    assert ember("bench", name).out == "context: 2048\ndecode_tps: 12.5\n"
+
+
+def test_bench_and_verify_need_a_model_that_loads(ember):
+    conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
+    error = ModelDamagedError("Broken; fetch it again.")
+    for arguments in (["bench", "decode"], ["verify", conversation_id]):
+        told = ember(*arguments, load_error=error)
+        assert (told.code, told.sentence) == (3, "Broken; fetch it again.")
+
+
+def test_an_interrupted_measurement_ends_with_130(ember):
+    told = ember("bench", "decode", on_load=lambda: signal.raise_signal(signal.SIGINT))
+    assert told.code == 130
+
+
+def test_size_is_arithmetic(ember):
+    content = ember(
+        "size", "--layers", "30", "--kv-heads", "3", "--head-dim", "64", "--tokens", "1000", "--json"
+    ).content
+    assert (content["bytes_per_token"], content["bytes"]) == (23_040, 23_040_000)
+    by_model = ember("size", "--model", "SmolLM2-135M-Instruct", "--json", "--precision", "float32").content
+    assert (by_model["bytes_per_token"], by_model["tokens"]) == (46_080, 8192)
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--layers", "3"], ["--model", "SmolLM2-135M-Instruct", "--layers", "3"]], ids=str
+)
+def test_size_needs_a_model_or_all_numbers(ember, arguments):
+    assert ember("size", *arguments).code == 2
+
+
+# usage, locks, storage
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ask"],
+        ["ask", "--new", "--conversation", "x", "Hello"],
+        ["ask", "--max-new-tokens", "0", "Hello"],
+        ["ask", "--max-new-tokens", "many", "Hello"],
+        ["ask", "--weights", "3bit", "Hello"],
+        ["bench"],
+        ["bench", "fidelity"],
+        ["models", "remove"],
+        ["no-such-verb"],
+        ["--no-such-option"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_and_ends_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.parse(arguments)
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("ember: ")
+    assert "--help" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "verb", [["conversations"], ["models"], ["models", "add", "x"], ["ask", "Hello"]], ids=" ".join
+)
+def test_the_data_folder_may_stand_before_and_after_the_verb(verb, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.parse(["--data-dir", "here", *verb]).data_dir == tmp_path / "here"
+    assert cli.parse([*verb, "--data-dir", "here"]).data_dir == tmp_path / "here"
+    monkeypatch.setenv("EMBER_DATA_DIR", str(tmp_path / "there"))
+    assert cli.parse(verb).data_dir == tmp_path / "there"
+
+
+def test_without_a_verb_the_window_is_meant(tmp_path):
+    assert cli.parse([]).verb is None
+    parsed = cli.parse(["--data-dir", str(tmp_path)])
+    assert (parsed.verb, parsed.data_dir) == (None, tmp_path)
+
+
+@pytest.fixture
+def no_patience(monkeypatch):
+    monkeypatch.setattr("app.commands.call._WAIT_FOR_OTHERS_S", 0.1)
+
+
+def test_verbs_that_write_end_with_5_while_another_ember_has_the_folder(ember, no_patience):
+    conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
+    writing = (
+        ["ask", "x"],
+        ["delete", conversation_id],
+        ["verify", conversation_id],
+        ["bench", "decode"],
+        ["models", "add", "x"],
+    )
+    with InstanceLock(DataPaths(ember.data_dir)):
+        for arguments in writing:
+            told = ember(*arguments)
+            assert (told.code, told.out) == (5, ""), arguments
+            assert "close it" in told.sentence
+    assert ember.messages() == [("user", "Hello"), ("assistant", "Hello there.")]
+
+
+def test_verbs_that_read_work_while_another_ember_has_the_folder(ember):
+    conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
+    store = ember.store()
+    with InstanceLock(DataPaths(ember.data_dir)), store.transaction():
+        store.set_draft(conversation_id, "being written right now")
+        for arguments in (["conversations"], ["show", conversation_id], ["cache"], ["models"]):
+            assert ember(*arguments).code == 0, arguments
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["conversations"], ["show", "abcd"], ["cache"], ["ask", "x"], ["delete", "abcd"]], ids=" ".join
+)
+def test_a_damaged_database_ends_with_4_and_is_left_untouched(ember, arguments):
+    ember.data_dir.mkdir()
+    (ember.data_dir / "ember.db").write_bytes(b"<html>no database</html>")
+    told = ember(*arguments)
+    assert (told.code, told.out) == (4, "")
+    assert "left untouched" in told.sentence
+    assert (ember.data_dir / "ember.db").read_bytes() == b"<html>no database</html>"
+    assert ember.engines == []
+
+
+def test_a_data_folder_that_cannot_be_made_ends_with_4(ember, tmp_path):
+    (tmp_path / "file").touch()
+    ember.data_dir = tmp_path / "file" / "data"
+    for arguments in (["conversations"], ["cache"], ["ask", "Hello"]):
+        told = ember(*arguments)
+        assert (told.code, "--data-dir" in told.sentence) == (4, True)
+
+
+def test_a_full_disk_ends_with_4_after_the_whole_reply_was_shown(ember):
+    from tests.app.test_crash_safety import largest_file
+
+    ember("ask", "Hello")
+    with largest_file(150_000):
+        told = ember("ask", "Hello again", parts=("long " * 100_000,))
+    assert told.code == 4
+    assert told.out == "long " * 100_000 + "\n"
+    assert "free some space" in told.sentence
+    assert ember.messages()[:3] == [("user", "Hello"), ("assistant", "Hello there."), ("user", "Hello again")]
+
+
+# the real process
+
+
+def in_a_process(data_dir: Path, *arguments: str | bytes, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "app", "--data-dir", str(data_dir), *arguments]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "locale", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["C", "ASCII"]
+)
+def test_hangul_is_written_in_any_locale(data_dir, locale):
+    store = ConversationStore(data_dir / "ember.db")
+    conversation = store.create_conversation()
+    store.set_title(conversation.id, "값을 읽다 🍊")
+    store.close()
+    result = in_a_process(data_dir, "conversations", **locale)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert "값을 읽다 🍊" in result.stdout.decode("utf-8")
+    unknown = in_a_process(data_dir, "show", "없는 대화", **locale)
+    assert (unknown.returncode, unknown.stdout) == (2, b"")
+    assert unknown.stderr.count(b"\n") == 1
+
+
+def test_a_data_folder_named_in_hangul_works_in_any_locale(tmp_path):
+    folder = tmp_path / "자료"
+    for locale in ({"LC_ALL": "C"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+        result = in_a_process(folder, "conversations", "--json", **locale)
+        assert (result.returncode, result.stdout, result.stderr) == (0, b'{"conversations": []}\n', b"")
+    assert (folder / "ember.db").exists()
+
+
+def test_a_message_that_is_no_text_ends_with_2_in_any_locale(data_dir):
+    result = in_a_process(data_dir, "ask", b"caf\xe9\xff", LC_ALL="C.UTF-8")
+    assert result.returncode == 2
+    assert b"UTF-8" in result.stderr
+
+
+def test_a_reader_that_leaves_hears_no_complaint(data_dir):
+    store = ConversationStore(data_dir / "ember.db")
+    conversation = store.create_conversation()
+    store.add_message(conversation.id, Role.USER, "long\n" * 100_000)
+    store.close()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app", "--data-dir", str(data_dir), "show", conversation.id],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
