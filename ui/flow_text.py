@@ -73,7 +73,9 @@ class FlowText(QTextBrowser):
         while block.isValid():
             if block.blockFormat().hasProperty(QUOTE_PROPERTY):
                 rect = self._block_rect(block)
-                painter.fillRect(QRect(0, rect.top() - 2, 2, rect.height() + 4), self._theme.color("line"))
+                follows = block.previous().isValid() and block.previous().blockFormat().hasProperty(QUOTE_PROPERTY)
+                top = self._block_rect(block.previous()).bottom() if follows else rect.top() + 3
+                painter.fillRect(QRect(0, top, 2, rect.bottom() + 1 - top), self._theme.color("line"))
             elif block.blockFormat().hasProperty(RULE_PROPERTY):
                 middle = self._block_rect(block).center().y()
                 painter.fillRect(QRect(0, middle, self.width(), 1), QColor(self._theme.tokens.line))

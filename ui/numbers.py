@@ -40,7 +40,9 @@ def size_of(part: int | None, whole: int | None) -> str:
     if part is None or whole is None:
         return DASH
     scale, unit = _unit(whole)
-    return f"{_short(part / scale)} / {_short(whole / scale)} {unit}"
+    decimals = 1 if whole / scale < 9.95 else 0
+    shown = (QLocale().toString(number / scale, "f", decimals) for number in (part, whole))
+    return f"{' / '.join(shown)} {unit}"
 
 
 def speed(tokens_per_s: float | None) -> str:

@@ -93,14 +93,14 @@ class ProseWriter:
                     cell_format.setBackground(QColor(self._tokens.code))
                     cell.setFormat(cell_format)
                 inner = cell.firstCursorPosition()
-                block_format = self._block_format(0, 0)
+                block_format = QTextBlockFormat()
                 block_format.setAlignment(_ALIGNMENTS.get(table.alignments[column], Qt.AlignmentFlag.AlignLeft))
                 inner.setBlockFormat(block_format)
                 self._write_spans(inner, spans, base)
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.setBlockFormat(_thin_format())
         cursor.setBlockCharFormat(_thin_characters())
-        self._is_fresh = True
+        self._is_fresh = False
 
     def _start_block(self, cursor: QTextCursor, block: QTextBlockFormat, characters: QTextCharFormat) -> None:
         if self.is_empty and self._is_first:
@@ -177,7 +177,7 @@ def _table_format(tokens: Tokens) -> QTextTableFormat:
     result.setBorderBrush(QBrush(QColor(tokens.line)))
     result.setBorderCollapse(True)
     result.setCellSpacing(0)
-    result.setCellPadding(6)
+    result.setCellPadding(7)
     result.setTopMargin(8)
     result.setBottomMargin(4)
     result.setHeaderRowCount(1)

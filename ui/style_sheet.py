@@ -39,7 +39,7 @@ QPushButton:hover { background: $selection; }
 QPushButton:focus { border: 1px solid $accent; }
 QPushButton:disabled { color: $muted; }
 QPushButton[kind="accent"] { background: $accent; color: $on_accent; border: 2px solid $accent; font-weight: 600;
-    padding: 5px 14px; }
+    padding: 6px 14px; }
 QPushButton[kind="accent"]:hover { background: $accent_hover; border-color: $accent_hover; }
 QPushButton[kind="accent"]:focus { border-color: $text; }
 QPushButton[kind="accent"]:disabled { background: $line; border-color: $line; color: $muted_strong; }
@@ -47,21 +47,27 @@ QPushButton[kind="flat"] { background: transparent; color: $muted; border: 1px s
     padding: 1px 5px; font-size: ${secondary}px; }
 QPushButton[kind="flat"]:hover { color: $text; background: $hover; }
 QPushButton[kind="flat"]:focus { border: 1px solid $accent; color: $text; }
+QPushButton[kind="link"] { background: transparent; color: $muted; border: 1px solid transparent; border-radius: 4px;
+    padding: 1px 0px; font-size: ${secondary}px; }
+QPushButton[kind="link"]:hover { color: $text; }
+QPushButton[kind="link"]:focus { border: 1px solid $accent; color: $text; }
 QPushButton[kind="pill"] { background: transparent; color: $muted; border: 1px solid $line; border-radius: 13px;
-    padding: 4px 11px; font-size: ${secondary}px; }
+    min-height: 24px; max-height: 24px; padding: 0px 11px; font-size: ${secondary}px; }
 QPushButton[kind="pill"]:hover { color: $text; background: $hover; }
 QPushButton[kind="pill"]:focus { border: 1px solid $accent; }
 QPushButton[kind="pill"]::menu-indicator { image: none; width: 0px; }
 QPushButton[kind="jump"] { background: $surface; color: $text; border: 1px solid $line; border-radius: 15px;
-    padding: 5px 14px; font-size: ${secondary}px; }
+    min-height: 28px; max-height: 28px; padding: 0px 14px; font-size: ${secondary}px; }
 QPushButton[kind="jump"]:hover { background: $selection; }
 QPushButton[kind="suggestion"] { text-align: left; padding: 10px 14px; border-radius: 12px; }
+
+QPushButton[kind="new"] { text-align: left; padding: 0px 8px; font-weight: 500; }
 
 QFrame#composerCard { background: $surface; border: 1px solid $line; border-radius: ${composer}px; }
 QFrame#composerCard[active="true"] { border: 1px solid $focus_line; }
 QFrame#codeCard { background: $code; border: 1px solid $line; border-radius: 8px; }
 QFrame#codeHead { background: transparent; border: none; border-bottom: 1px solid $line; }
-QFrame#notice { background: $accent_behind; border: 1px solid $line; border-radius: 12px; }
+QFrame#notice { background: $code; border: 1px solid $line; border-left: 3px solid $accent; border-radius: 8px; }
 QFrame#undoBar { background: $surface; border: 1px solid $line; border-radius: ${control}px; }
 
 QMenu { background: $surface; color: $text; border: 1px solid $line; border-radius: ${control}px; padding: 4px; }

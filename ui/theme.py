@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Qt, Signal, Slot
-from PySide6.QtGui import QColor, QFont, QGuiApplication, QPalette
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
 from ui.style_sheet import style_sheet
 from ui.tokens import TEXT_PX, Tokens, load_tokens
 
 _HANGUL_FAMILIES = ["Noto Sans CJK KR", "Noto Sans KR", "Apple SD Gothic Neo", "Malgun Gothic", "NanumGothic"]
+_BETTER_THAN_DEJAVU = ["Inter", "Noto Sans", "Cantarell", "Ubuntu", "Open Sans"]
 _MONO_FAMILIES = ["JetBrains Mono", "SF Mono", "Menlo", "Cascadia Mono", "Consolas", "DejaVu Sans Mono", "monospace"]
 
 
@@ -73,13 +75,22 @@ class Theme(QObject):
 
 def ui_font(pixels: int = TEXT_PX, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
     """The system's font at `pixels`, with a Hangul font beside it and figures of equal width."""
-    family = QGuiApplication.font().families()[:1]
     font = QFont()
-    font.setFamilies(family + [name for name in _HANGUL_FAMILIES if name not in family])
+    font.setFamilies(_families())
     font.setPixelSize(pixels)
     font.setWeight(weight)
     font.setFeature(QFont.Tag("tnum"), 1)
     return font
+
+
+@lru_cache(maxsize=1)
+def _families() -> list[str]:
+    """The system's family first. DejaVu is what fontconfig falls back to where no desktop has chosen a font."""
+    family = QFontInfo(QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)).family()
+    installed = set(QFontDatabase.families())
+    better = [name for name in _BETTER_THAN_DEJAVU if name in installed] if family.startswith("DejaVu") else []
+    hangul = [name for name in _HANGUL_FAMILIES if name in installed and name != family]
+    return [*better[:1], family, *hangul]
 
 
 def mono_font(pixels: int) -> QFont:

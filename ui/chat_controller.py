@@ -1,0 +1,250 @@
+"""Which conversation is shown and what is done in it. Between the page and the session; GUI thread.
+
+Invariant: no event of a conversation that is gone, and no order of actions, reaches a widget that does not expect it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from PySide6.QtCore import QObject, Signal, Slot
+
+from app.chat_session import ChatSession
+from app.conversation import Conversation, Message, MessageState
+from app.conversation_store import ConversationStore
+from app.errors import AppError, UnknownConversationError
+from engine.protocol.commands import Role
+from engine.protocol.events import EngineStopped, Failed, Finished, ModelLoaded, TextArrived
+from ui.chat_page import ChatPage
+from ui.error_words import error_words, failure_words
+from ui.live_replies import LiveReplies
+from ui.meter_feed import MeterFeed
+
+
+class ChatController(QObject):
+    opened = Signal(object)  # Conversation, or None for a new chat
+    conversations_changed = Signal()
+    turn_ended = Signal()
+
+    def __init__(
+        self,
+        session: ChatSession,
+        store: ConversationStore,
+        page: ChatPage,
+        meter: MeterFeed,
+        live: LiveReplies,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._session = session
+        self._store = store
+        self._page = page
+        self._meter = meter
+        self._live = live
+        self._current: str | None = None
+        self._new_draft = ""
+        self._stored_draft = ""
+        self._notices: dict[str | None, AppError | Failed] = {}
+        self._model_failure: Failed | None = None
+        composer = page.composer
+        composer.send_requested.connect(self.send)
+        composer.stop_requested.connect(self.stop)
+        composer.draft_changed.connect(self._on_draft_changed)
+        page.empty.suggestion_chosen.connect(self._on_suggestion_chosen)
+
+    @property
+    def current(self) -> str | None:
+        return self._current
+
+    @Slot(object)
+    def open(self, conversation_id: str | None) -> None:
+        """Show a conversation; None is a new chat, which is stored with its first message."""
+        self.keep_draft()
+        self._show(conversation_id)
+
+    @Slot(str)
+    def send(self, text: str) -> None:
+        conversation_id = self._current
+        try:
+            if conversation_id is None:
+                conversation_id = self._session.new_conversation().id
+                self._current = conversation_id
+                self._new_draft = ""
+            request_id = self._session.send(conversation_id, text)
+        except AppError as error:
+            self._page.composer.show_draft(text)
+            self._tell(conversation_id, error)
+            self.conversations_changed.emit()
+            return
+        self._live.reply_requested(conversation_id, request_id)
+        self._notices.pop(conversation_id, None)
+        self._notices.pop(None, None)
+        self._stored_draft = ""
+        page = self._page
+        page.composer.show_draft("")
+        page.composer.set_busy(True)
+        if page.is_empty:
+            page.transcript.show_messages([], None, None)
+            page.show_empty(False)
+        question = Message(0, conversation_id, Role.USER, text, datetime.now(UTC))
+        page.transcript.add_turn(question)
+        self._meter.reply_requested()
+        self.conversations_changed.emit()
+        self.opened.emit(self._conversation(conversation_id))
+
+    @Slot()
+    def stop(self) -> None:
+        if self._current is not None:
+            self._session.stop(self._current)
+
+    def keep_draft(self, is_closing: bool = False) -> None:
+        """Store what is in the composer with the conversation it belongs to."""
+        text = self._page.composer.take_draft()
+        if self._current is not None:
+            self._store_draft(text)
+        elif is_closing and text.strip():
+            try:
+                self._current = self._session.new_conversation().id
+            except AppError as error:
+                self._tell(None, error)
+            else:
+                self._store_draft(text)
+        else:
+            self._new_draft = text
+
+    def forget(self, conversation_id: str) -> None:
+        """A conversation is gone for good."""
+        self._live.forget(conversation_id)
+        self._notices.pop(conversation_id, None)
+        self._meter.refresh()
+
+    def take(self, event: object) -> None:
+        """An event that `LiveReplies` did not refuse; the session has stored it."""
+        match event:
+            case TextArrived() if event.conversation_id == self._current:
+                self._page.transcript.append_text(event.text)
+            case Finished():
+                self._on_finished(event)
+            case Failed(conversation_id=None):
+                self._model_failure = event
+                self.refresh_words()
+            case Failed():
+                self._on_failed(event)
+            case ModelLoaded():
+                self._model_failure = None
+            case EngineStopped():
+                self._live.stop_all()
+                self._page.composer.set_busy(False)
+                self._page.transcript.finish_live(None, None)
+
+    def refresh_words(self) -> None:
+        """The hint, the status of the empty state and the notice, after a change of state or language."""
+        composer, state = self._page.composer, self._live.state_for(self._current)
+        if self._live.is_loading:
+            composer.set_hint(self.tr("The model is still loading; a message you send now waits for it"))
+        elif not self._live.has_model:
+            composer.set_hint(self.tr("No model is loaded; choose one at the top"))
+        elif state.is_elsewhere and not composer.is_busy:
+            composer.set_hint(self.tr("Another chat is answering; a message you send now waits its turn"))
+        else:
+            composer.set_hint(None)
+        model = self._session.model
+        if self._model_failure is not None and not self._live.is_loading:
+            words = failure_words(self._model_failure)
+        elif self._live.has_model and model is not None and not self._live.is_loading:
+            words = self.tr("{model} is ready").format(model=model.name)
+        else:
+            words = state.words()
+        self._page.empty.show_status(words, state.light.value)
+        self._page.transcript.show_notice(self._notice_words(self._current))
+
+    def show_error(self, error: AppError) -> None:
+        self._tell(self._current, error)
+
+    def _show(self, conversation_id: str | None) -> None:
+        page = self._page
+        conversation = self._conversation(conversation_id)
+        messages: list[Message] = []
+        if conversation is not None:
+            try:
+                messages = self._store.messages(conversation.id)
+            except AppError as error:
+                self._notices[conversation.id] = error
+        self._current = conversation.id if conversation else None
+        reply = self._live.of(self._current)
+        is_streaming = bool(messages) and messages[-1].state is MessageState.STREAMING
+        live_text = reply.text if reply is not None and is_streaming else None
+        page.transcript.show_messages(messages, live_text, self._notice_words(self._current))
+        page.show_empty(not messages and self._current not in self._notices)
+        page.composer.set_busy(conversation is not None and self._session.is_busy(conversation.id))
+        self._stored_draft = conversation.draft if conversation else ""
+        page.composer.show_draft(conversation.draft if conversation else self._new_draft)
+        self._meter.show_conversation(self._current, messages)
+        self.refresh_words()
+        self.opened.emit(conversation)
+
+    @Slot(str)
+    def _on_draft_changed(self, text: str) -> None:
+        if self._current is None:
+            self._new_draft = text
+        else:
+            self._store_draft(text)
+
+    @Slot(str)
+    def _on_suggestion_chosen(self, text: str) -> None:
+        if not self._page.composer.is_busy:
+            self._page.composer.show_draft(text)
+            self.send(text)
+
+    def _on_finished(self, event: Finished) -> None:
+        if event.conversation_id == self._current:
+            self._page.transcript.finish_live(event.statistics, event.finish_reason)
+            self._page.composer.set_busy(False)
+        self.conversations_changed.emit()
+        self.turn_ended.emit()
+
+    def _on_failed(self, event: Failed) -> None:
+        """The session may have taken messages away again, and put the text back into the draft."""
+        assert event.conversation_id is not None
+        self._notices[event.conversation_id] = event
+        if event.conversation_id == self._current:
+            typed = self._page.composer.take_draft()
+            self._show(self._current)
+            returned = self._stored_draft
+            if typed.strip() and typed.strip() != returned.strip():
+                self._page.composer.show_draft("\n\n".join(filter(None, (returned, typed))))
+        self.conversations_changed.emit()
+        self.turn_ended.emit()
+
+    def _tell(self, conversation_id: str | None, error: AppError) -> None:
+        self._notices[conversation_id] = error
+        if conversation_id == self._current:
+            self._page.show_empty(False)
+            self._page.transcript.show_notice(error_words(error))
+
+    def _notice_words(self, conversation_id: str | None) -> str | None:
+        notice = self._notices.get(conversation_id)
+        if notice is None:
+            return None
+        return failure_words(notice) if isinstance(notice, Failed) else error_words(notice)
+
+    def _conversation(self, conversation_id: str | None) -> Conversation | None:
+        if conversation_id is None:
+            return None
+        try:
+            return self._store.conversation(conversation_id)
+        except UnknownConversationError:
+            return None
+        except AppError as error:
+            self._notices[None] = error
+            return None
+
+    def _store_draft(self, text: str) -> None:
+        if self._current is None or text == self._stored_draft:
+            return
+        try:
+            self._store.set_draft(self._current, text)
+        except AppError as error:
+            self._tell(self._current, error)
+        else:
+            self._stored_draft = text

@@ -1,0 +1,207 @@
+"""A block of code: its language, a Copy button, and coloured text that grows while a reply streams."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QSize, Qt, QTimer, Slot
+from PySide6.QtGui import (
+    QColor,
+    QGuiApplication,
+    QResizeEvent,
+    QTextBlockFormat,
+    QTextCharFormat,
+    QTextCursor,
+    QTextLayout,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QSizePolicy, QTextEdit, QVBoxLayout, QWidget
+
+from ui.highlight import CodeLexer, Line
+from ui.markdown_blocks import Code
+from ui.prose_document import INDENT_PX
+from ui.theme import Theme, mono_font
+
+_LINE_PX = 20
+_PADDING = 10
+_SCROLL_BAR_PX = 10
+_COPIED_MS = 1500
+
+
+class CodeBlock(QWidget):
+    def __init__(self, theme: Theme, code: Code, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._language = QLabel()
+        self._language.setProperty("kind", "muted")
+        self._language.setTextFormat(Qt.TextFormat.PlainText)
+        self._copy = QPushButton()
+        self._copy.setProperty("kind", "flat")
+        self._copy.clicked.connect(self._on_copy_clicked)
+        self._restore_label = QTimer(self, singleShot=True, interval=_COPIED_MS)
+        self._restore_label.timeout.connect(self._retranslate)
+        self._text = _CodeText(theme, code.language)
+        head = QFrame()
+        head.setObjectName("codeHead")
+        row = QHBoxLayout(head)
+        row.setContentsMargins(12, 4, 6, 4)
+        row.addWidget(self._language)
+        row.addStretch(1)
+        row.addWidget(self._copy)
+        card = QFrame()
+        card.setObjectName("codeCard")
+        column = QVBoxLayout(card)
+        column.setContentsMargins(1, 1, 1, 1)
+        column.setSpacing(0)
+        column.addWidget(head)
+        column.addWidget(self._text)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(code.depth * INDENT_PX, 9, 0, 6)
+        outer.addWidget(card)
+        self._language.setText(code.language)
+        self._retranslate()
+        self.show_code(code)
+
+    @property
+    def code(self) -> str:
+        return self._text.code
+
+    @property
+    def language(self) -> str:
+        return self._language.text()
+
+    def show_code(self, code: Code) -> None:
+        """Show `code`; when it only grew, the rest is appended."""
+        if code.language != self._language.text():
+            self._language.setText(code.language)
+            self._text.set_language(code.language)
+        self._text.show_code(code.text)
+
+    def finish(self) -> None:
+        self._text.finish()
+
+    def recolour(self) -> None:
+        self._text.recolour()
+
+    def changeEvent(self, event: QEvent) -> None:
+        if event.type() == QEvent.Type.LanguageChange:
+            self._retranslate()
+        super().changeEvent(event)
+
+    @Slot()
+    def _on_copy_clicked(self) -> None:
+        QGuiApplication.clipboard().setText(self._text.code)
+        self._copy.setText(self.tr("Copied"))
+        self._restore_label.start()
+
+    @Slot()
+    def _retranslate(self) -> None:
+        self._copy.setText(self.tr("Copy"))
+        self._copy.setAccessibleName(self.tr("Copy this code"))
+        self._text.setAccessibleName(self.tr("Code"))
+
+
+class _CodeText(QTextEdit):
+    """The lines; wide ones scroll sideways."""
+
+    def __init__(self, theme: Theme, language: str) -> None:
+        super().__init__()
+        self._theme = theme
+        self._lexer = CodeLexer(language)
+        self._shown: list[Line] = []
+        self.code = ""
+        self.setReadOnly(True)
+        self.setUndoRedoEnabled(False)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setLineWrapMode(QTextEdit.LineWrapMode.NoWrap)
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setViewportMargins(12, _PADDING, 0, 0)
+        self.document().setDocumentMargin(0)
+        self.document().setDefaultFont(mono_font(13))
+        self._set_block_format()
+
+    def set_language(self, language: str) -> None:
+        self._lexer = CodeLexer(language)
+        text, self.code = self.code, ""
+        self.clear()
+        self._set_block_format()
+        self.show_code(text)
+
+    def show_code(self, text: str) -> None:
+        if text == self.code:
+            return
+        cursor = QTextCursor(self.document())
+        cursor.movePosition(QTextCursor.MoveOperation.End)
+        if text.startswith(self.code):
+            cursor.insertText(text[len(self.code) :])
+        elif self.code.startswith(text):  # the half closing line, taken back
+            cursor.movePosition(
+                QTextCursor.MoveOperation.Left, QTextCursor.MoveMode.KeepAnchor, len(self.code) - len(text)
+            )
+            cursor.removeSelectedText()
+        else:
+            self.clear()
+            self._set_block_format()
+            self._shown = []
+            cursor = QTextCursor(self.document())
+            cursor.insertText(text)
+        self.code = text
+        self._colour(self._lexer.update(text.split("\n")))
+        self._fit()
+
+    def finish(self) -> None:
+        if self._lexer.finish(self.code.split("\n")):
+            self._colour(0)
+
+    def recolour(self) -> None:
+        self._shown = []
+        self._colour(0)
+
+    def sizeHint(self) -> QSize:
+        return QSize(100, self.height())
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        if abs(event.angleDelta().x()) > abs(event.angleDelta().y()):
+            super().wheelEvent(event)
+        else:
+            event.ignore()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        is_wide = self.document().idealWidth() > self.viewport().width()
+        bottom = _SCROLL_BAR_PX if is_wide else _PADDING
+        self.setFixedHeight(self.document().blockCount() * _LINE_PX + _PADDING + bottom)
+
+    def _set_block_format(self) -> None:
+        cursor = QTextCursor(self.document())
+        block_format = QTextBlockFormat()
+        block_format.setLineHeight(_LINE_PX, QTextBlockFormat.LineHeightTypes.FixedHeight.value)
+        cursor.setBlockFormat(block_format)
+        characters = QTextCharFormat()
+        characters.setFont(mono_font(13))
+        cursor.setBlockCharFormat(characters)
+
+    def _colour(self, first: int) -> None:
+        """Give the lines from `first` on their colours, touching only those whose ranges changed."""
+        lines = self._lexer.lines
+        del self._shown[len(lines) :]
+        self._shown.extend([] for _ in range(len(lines) - len(self._shown)))
+        block = self.document().findBlockByNumber(first)
+        for number in range(first, len(lines)):
+            if lines[number] != self._shown[number]:
+                block.layout().setFormats([self._format_range(part) for part in _parts(lines[number])])
+                self.document().markContentsDirty(block.position(), block.length())
+                self._shown[number] = lines[number]
+            block = block.next()
+
+    def _format_range(self, part: tuple[int, int, str]) -> QTextLayout.FormatRange:
+        result = QTextLayout.FormatRange()
+        result.start, result.length, kind = part
+        result.format.setForeground(QColor(self._theme.tokens.syntax[kind]))
+        return result
+
+
+def _parts(line: Line) -> list[tuple[int, int, str]]:
+    return [(part.start, part.length, part.kind) for part in line]

@@ -1,0 +1,95 @@
+"""Known failures in the window's language: one sentence each that says what to do. Unknown codes keep their message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from PySide6.QtCore import QCoreApplication
+
+from app.errors import AppError
+from engine.protocol.errors import EngineError
+from engine.protocol.events import Failed
+
+
+def _tr(source: str) -> str:
+    return QCoreApplication.translate("Errors", source)
+
+
+def failure_words(event: Failed) -> str:
+    return sentence(event.code, event.params, event.message)
+
+
+def error_words(error: AppError | EngineError) -> str:
+    return sentence(error.code, error.params, str(error))
+
+
+def sentence(code: str, params: Mapping[str, str], fallback: str) -> str:
+    """The sentence for `code`; `fallback` where the code is unknown or a parameter is missing."""
+    template = _engine_template(code) or _app_template(code)
+    if template is None:
+        return fallback
+    try:
+        return template.format_map(dict(params))
+    except KeyError:
+        return fallback
+
+
+def _engine_template(code: str) -> str | None:
+    match code:
+        case "model":
+            return _tr("The model at {path} cannot be loaded; choose another one at the top.")
+        case "model_not_found":
+            return _tr("There is no model at {path}; choose another one at the top, or run the set-up again.")
+        case "model_damaged":
+            return _tr(
+                "The model at {path} is damaged or incomplete; fetch it again, or choose another one at the top."
+            )
+        case "not_a_language_model":
+            return _tr("{path} holds no language model; choose another one at the top.")
+        case "model_needs_memory":
+            return _tr(
+                "The model at {path} does not fit into memory; choose 8-bit or 4-bit weights, or a smaller model."
+            )
+        case "no_model_loaded":
+            return _tr("No model is loaded; choose one at the top and send the message again.")
+        case "context_overflow":
+            return _tr(
+                "This message makes the chat {prompt_tokens} tokens long, and the model holds {context_length}; "
+                "your text is back in the field below: shorten it, or start a new chat."
+            )
+        case "template":
+            return _tr("The model's chat template cannot take these messages ({reason}); choose another model.")
+        case "out_of_memory":
+            return _tr(
+                "Memory ran out, even after other chats were freed; close other programs or use a smaller model."
+            )
+        case "generation":
+            return _tr("The model gave nothing usable ({reason}); send again, or load the model again.")
+        case "bug":
+            return _tr(
+                "Something went wrong in Ember that should not; it is in the log. Your message is kept: send again."
+            )
+    return None
+
+
+def _app_template(code: str) -> str | None:
+    match code:
+        case "empty_message":
+            return _tr("The message is empty; write something first.")
+        case "busy":
+            return _tr("This chat is still answering; wait, or stop the reply first.")
+        case "unknown_conversation":
+            return _tr("This chat is no longer there.")
+        case "storage":
+            return _tr("Ember cannot use {path}; check the disk. Your text is still in the field below.")
+        case "read_only":
+            return _tr("Ember cannot write to {path}; make the folder writable. Your text is still in the field below.")
+        case "disk_full":
+            return _tr("No space is left for {path}; free some and send again. Your text is still in the field below.")
+        case "database_busy":
+            return _tr("Another program is using {path}; close it, or try again in a moment.")
+        case "newer_database":
+            return _tr("{path} was made by a newer Ember and is left untouched; update Ember to open it.")
+        case "damaged_database":
+            return _tr("{path} is damaged and is left untouched; put a backup in its place.")
+    return None

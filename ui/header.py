@@ -1,0 +1,195 @@
+"""The line above the transcript: the title, the model with its menu, and the menu of everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QEvent, QSize, Qt, Signal, Slot
+from PySide6.QtGui import QFontMetrics, QResizeEvent
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QPushButton, QSizePolicy, QWidget
+
+from app.model_library import ModelLibrary
+from app.settings import Settings
+from engine.protocol.config import Weights
+from engine.protocol.events import ModelInfo
+from ui import numbers
+from ui.choice_menu import add_choices
+from ui.icons import icon
+from ui.language import LANGUAGES
+from ui.theme import Theme
+
+_HEIGHT = 52
+
+
+class Header(QWidget):
+    model_chosen = Signal(str)
+    weights_chosen = Signal(str)
+    theme_chosen = Signal(str)
+    language_chosen = Signal(str)
+    send_key_chosen = Signal(str)
+    rename_requested = Signal()
+    delete_requested = Signal()
+
+    def __init__(self, theme: Theme, library: ModelLibrary, settings: Settings, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setObjectName("header")
+        self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        self.setFixedHeight(_HEIGHT)
+        self._theme = theme
+        self._library = library
+        self._settings = settings
+        self._model: ModelInfo | None = None
+        self._is_loading = True
+        self._has_conversation = False
+        self.title = ElidedLabel()
+        self.title.setProperty("kind", "title")
+        self.model_button = _pill()
+        self.more_button = _pill()
+        self.model_menu = QMenu(self)
+        self.more_menu = QMenu(self)
+        self.model_button.setMenu(self.model_menu)
+        self.more_button.setMenu(self.more_menu)
+        self.model_menu.aboutToShow.connect(self._on_model_menu_about_to_show)
+        self.more_menu.aboutToShow.connect(self._on_more_menu_about_to_show)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(24, 0, 24, 1)
+        row.setSpacing(10)
+        row.addWidget(self.title, 1)
+        row.addWidget(self.model_button)
+        row.addWidget(self.more_button)
+        theme.changed.connect(self._on_theme_changed)
+        self._on_theme_changed()
+        self._retranslate()
+
+    def show_conversation(self, title: str | None) -> None:
+        """None: a new chat that is not stored yet."""
+        self._has_conversation = title is not None
+        self.title.set_full_text(title or self.tr("New chat"))
+
+    def show_model(self, model: ModelInfo | None, is_loading: bool) -> None:
+        self._model = model
+        self._is_loading = is_loading
+        self._retranslate()
+
+    def show_settings(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def changeEvent(self, event: QEvent) -> None:
+        if event.type() == QEvent.Type.LanguageChange:
+            self._retranslate()
+            if not self._has_conversation:
+                self.show_conversation(None)
+        super().changeEvent(event)
+
+    @Slot()
+    def _on_model_menu_about_to_show(self) -> None:
+        menu = self.model_menu
+        menu.clear()
+        menu.addAction(self.tr("Model")).setEnabled(False)
+        entries = self._library.models()
+        names = {entry.name: f"{entry.name}   {numbers.size(entry.size_bytes)}" for entry in entries}
+        shown = self._model.path if self._model else Path(self._settings.model)
+        chosen = next((entry.name for entry in entries if entry.path == shown), "")
+        add_choices(menu, names, chosen, self.model_chosen.emit)
+        if not entries:
+            menu.addAction(self.tr("No models are installed")).setEnabled(False)
+        menu.addSeparator()
+        menu.addAction(self.tr("Weights")).setEnabled(False)
+        add_choices(menu, self._weights_words(), self._settings.weights, self.weights_chosen.emit)
+
+    @Slot()
+    def _on_more_menu_about_to_show(self) -> None:
+        menu, settings = self.more_menu, self._settings
+        menu.clear()
+        themes = {"system": self.tr("As the system"), "light": self.tr("Light"), "dark": self.tr("Dark")}
+        add_choices(menu.addMenu(self.tr("Theme")), themes, settings.theme, self.theme_chosen.emit)
+        languages = {"system": self.tr("As the system"), **LANGUAGES}
+        add_choices(menu.addMenu(self.tr("Language")), languages, settings.language, self.language_chosen.emit)
+        keys = {"enter": self.tr("Enter"), "ctrl+enter": self.tr("Ctrl+Enter")}
+        add_choices(menu.addMenu(self.tr("Send with")), keys, settings.send_with, self.send_key_chosen.emit)
+        menu.addSeparator()
+        rename = menu.addAction(self.tr("Rename chat"), self.rename_requested.emit)
+        delete = menu.addAction(self.tr("Delete chat"), self.delete_requested.emit)
+        rename.setEnabled(self._has_conversation)
+        delete.setEnabled(self._has_conversation)
+
+    @Slot()
+    def _on_theme_changed(self) -> None:
+        self.model_button.setIcon(icon("chevron_down", self._theme.tokens.muted, 12))
+        self.more_button.setIcon(icon("more", self._theme.tokens.muted))
+
+    def _weights_words(self) -> dict[str, str]:
+        return {
+            Weights.BITS_16: self.tr("16-bit"),
+            Weights.BITS_8: self.tr("8-bit"),
+            Weights.BITS_4: self.tr("4-bit"),
+        }
+
+    def _retranslate(self) -> None:
+        if self._model is not None and not self._is_loading:
+            words = f"{_short_name(self._model.name)} · {self._weights_words()[self._model.weights]}"
+            self.model_button.setToolTip(self._model_tooltip(self._model))
+        else:
+            words = self.tr("Loading model") if self._is_loading else self.tr("Choose a model")
+            self.model_button.setToolTip("")
+        self.model_button.setText(words)
+        self.model_button.setAccessibleName(self.tr("Model: {name}").format(name=words))
+        self.more_button.setAccessibleName(self.tr("More"))
+        self.more_button.setToolTip(self.tr("Theme, language, send key, this chat"))
+
+    def _model_tooltip(self, model: ModelInfo) -> str:
+        lines = [
+            model.name,
+            self.tr("Weights {size}, {dtype}, on {device}").format(
+                size=numbers.size(model.weights_bytes), dtype=model.dtype, device=model.device
+            ),
+            self.tr("Context {tokens} tokens, {size} of KV cache a token").format(
+                tokens=numbers.count(model.context_length), size=numbers.size(model.kv_bytes_per_token)
+            ),
+        ]
+        if model.cannot_resume_reason:
+            lines.append(self.tr("Chats cannot be resumed: {reason}").format(reason=model.cannot_resume_reason))
+        return "\n".join(lines)
+
+
+class ElidedLabel(QLabel):
+    """One line that ends in "…" where there is no room; the whole text is its tooltip then."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._full_text = ""
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+
+    @property
+    def full_text(self) -> str:
+        return self._full_text
+
+    def set_full_text(self, text: str) -> None:
+        self._full_text = text
+        self.setAccessibleName(text)
+        self._elide()
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(20, super().minimumSizeHint().height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._elide()
+
+    def _elide(self) -> None:
+        self.ensurePolished()
+        shown = QFontMetrics(self.font()).elidedText(self._full_text, Qt.TextElideMode.ElideRight, self.width())
+        self.setText(shown)
+        self.setToolTip(self._full_text if shown != self._full_text else "")
+
+
+def _pill() -> QPushButton:
+    button = QPushButton()
+    button.setProperty("kind", "pill")
+    button.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the icon stands behind the words
+    return button
+
+
+def _short_name(name: str) -> str:
+    return name.removesuffix("-Instruct")

@@ -1,0 +1,289 @@
+"""The window: makes its parts and wires them to the session. No logic of its own beyond who hears of what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, Slot
+from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut
+from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QVBoxLayout, QWidget
+
+from app.chat_session import ChatSession
+from app.conversation import Conversation
+from app.conversation_store import ConversationStore
+from app.engine_bridge import EngineBridge
+from app.engine_port import EnginePort
+from app.errors import AppError
+from app.model_library import ModelLibrary
+from app.paths import resources_dir
+from app.settings import Settings
+from engine.protocol.commands import ReportCache
+from engine.protocol.config import Weights
+from engine.protocol.errors import EngineError
+from engine.protocol.events import Failed, ModelLoaded
+from ui.chat_controller import ChatController
+from ui.chat_page import ChatPage
+from ui.conversation_list import ConversationList
+from ui.header import Header
+from ui.icons import app_icon
+from ui.language import Language
+from ui.live_replies import LiveReplies
+from ui.meter import MeterStrip
+from ui.meter_feed import MeterFeed
+from ui.theme import Theme
+from ui.warmth_feed import WarmthFeed
+
+_NARROW_PX = 860
+
+
+class MainWindow(QMainWindow):
+    def __init__(
+        self,
+        session: ChatSession,
+        store: ConversationStore,
+        bridge: EngineBridge,
+        engine: EnginePort,
+        library: ModelLibrary,
+        settings: Settings,
+        on_settings_changed: Callable[[Settings], None],
+    ) -> None:
+        super().__init__()
+        self._session = session
+        self._store = store
+        self._bridge = bridge
+        self._engine = engine
+        self._library = library
+        self._settings = settings
+        self._on_settings_changed = on_settings_changed
+        self._live = LiveReplies()
+        self.language = Language(resources_dir() / "translations", self)
+        self.theme = Theme(resources_dir() / "themes", self)
+        self.language.set_mode(settings.language)
+        self.theme.set_mode(settings.theme)
+        self.sidebar = ConversationList(self.theme)
+        self.header = Header(self.theme, library, settings)
+        self.page = ChatPage(self.theme, self.header)
+        self.meter = MeterStrip(self.theme)
+        self._meter_feed = MeterFeed(self.meter, self._live)
+        self._warmth = WarmthFeed(self.sidebar.model)
+        self.controller = ChatController(session, store, self.page, self._meter_feed, self._live, self)
+        self.page.composer.set_send_key(settings.send_with)
+        self._lay_out()
+        self._wire()
+        self._refresh_conversations()
+        self.controller.open(settings.last_conversation or None)
+
+    # what the parts ask for
+
+    @Slot(object)
+    def _on_event_arrived(self, event: object) -> None:
+        if getattr(event, "conversation_id", None) in self.sidebar.undo_bar.pending and not isinstance(event, Failed):
+            self._live.take(event)
+            return
+        if not self._live.take(event):
+            return
+        self._warmth.take(event)
+        self._meter_feed.take(event)
+        self.controller.take(event)
+        if isinstance(event, ModelLoaded) or (isinstance(event, Failed) and event.conversation_id is None):
+            self.header.show_model(self._session.model, self._live.is_loading)
+            self._ask_for_cache_report()
+        self.controller.refresh_words()
+
+    @Slot(object)
+    def _on_opened(self, conversation: Conversation | None) -> None:
+        self.sidebar.select(conversation.id if conversation else None)
+        self.header.show_conversation(conversation.title if conversation else None)
+        title = conversation.title if conversation else ""
+        self.setWindowTitle(f"{title} – Ember" if title else "Ember")
+
+    @Slot()
+    def _on_new_requested(self) -> None:
+        self.controller.open(None)
+        self.page.composer.edit.setFocus(Qt.FocusReason.ShortcutFocusReason)
+
+    @Slot(str)
+    def _on_delete_requested(self, conversation_id: str) -> None:
+        try:
+            title = self._store.conversation(conversation_id).title
+        except AppError as error:
+            self.controller.show_error(error)
+            return
+        self._session.stop(conversation_id)
+        self.sidebar.undo_bar.add(conversation_id, title)
+        if self.controller.current == conversation_id:
+            self.controller.open(None)
+        self._refresh_conversations()
+
+    @Slot()
+    def _on_delete_current_requested(self) -> None:
+        if self.controller.current is not None:
+            self._on_delete_requested(self.controller.current)
+
+    @Slot(object)
+    def _on_deletions_committed(self, ids: list[str]) -> None:
+        for conversation_id in ids:
+            reply = self._live.of(conversation_id)
+            try:
+                self._session.delete(conversation_id)
+            except AppError as error:
+                self.controller.show_error(error)
+                continue
+            if reply is not None:
+                self._bridge.retire(reply.request_id)
+            self.controller.forget(conversation_id)
+            self._warmth.forget(conversation_id)
+        self._refresh_conversations()
+
+    @Slot(object)
+    def _on_deletions_undone(self, ids: list[str]) -> None:
+        self._refresh_conversations()
+        if ids:
+            self.controller.open(ids[-1])
+
+    @Slot(str, str)
+    def _on_renamed(self, conversation_id: str, title: str) -> None:
+        try:
+            self._store.set_title(conversation_id, title)
+        except AppError as error:
+            self.controller.show_error(error)
+        self._refresh_conversations()
+        if conversation_id == self.controller.current:
+            self.header.show_conversation(title)
+            self.setWindowTitle(f"{title} – Ember")
+
+    @Slot()
+    def _on_rename_current_requested(self) -> None:
+        self.sidebar.edit_title(self.controller.current)
+
+    @Slot(str)
+    def _on_model_chosen(self, name: str) -> None:
+        self._change_settings(model=name)
+        self._load_model()
+
+    @Slot(str)
+    def _on_weights_chosen(self, weights: str) -> None:
+        self._change_settings(weights=Weights(weights))
+        self._load_model()
+
+    @Slot(str)
+    def _on_theme_chosen(self, mode: str) -> None:
+        self._change_settings(theme=mode)
+        self.theme.set_mode(mode)
+
+    @Slot(str)
+    def _on_language_chosen(self, mode: str) -> None:
+        self._change_settings(language=mode)
+        self.language.set_mode(mode)
+
+    @Slot(str)
+    def _on_send_key_chosen(self, send_with: str) -> None:
+        self._change_settings(send_with=send_with)
+        self.page.composer.set_send_key(send_with)
+
+    @Slot()
+    def _on_escape_pressed(self) -> None:
+        if self.page.composer.is_busy:
+            self.controller.stop()
+        else:
+            self.page.composer.edit.setFocus(Qt.FocusReason.ShortcutFocusReason)
+
+    @Slot()
+    def _refresh_conversations(self) -> None:
+        try:
+            conversations = self._store.conversations()
+        except AppError as error:
+            self.controller.show_error(error)
+            return
+        hidden = self.sidebar.undo_bar.pending
+        self.sidebar.show_conversations([one for one in conversations if one.id not in hidden])
+
+    @Slot()
+    def _ask_for_cache_report(self) -> None:
+        request_id = uuid4().hex
+        self._warmth.whole_report_requested(request_id)
+        self._engine.submit(ReportCache(request_id))
+
+    # Qt overrides
+
+    def changeEvent(self, event: QEvent) -> None:
+        if event.type() == QEvent.Type.LanguageChange:
+            self.controller.refresh_words()
+            self._meter_feed.refresh()
+        super().changeEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.sidebar.set_narrow(self.width() < _NARROW_PX)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        self.controller.keep_draft(is_closing=True)
+        self.sidebar.undo_bar.commit()
+        geometry = bytes(self.saveGeometry().toBase64().data()).decode("ascii")
+        self._change_settings(window_geometry=geometry, last_conversation=self.controller.current or "")
+        super().closeEvent(event)
+
+    def _load_model(self) -> None:
+        settings = self._settings
+        try:
+            path: Path = self._library.resolve(settings.model)
+        except EngineError as error:
+            self.controller.take(Failed("", None, error.code, str(error), error.params))
+            return
+        self._live.load_requested(self._session.load_model(path, settings.weights))
+        self.header.show_model(None, is_loading=True)
+        self._meter_feed.refresh()
+        self.controller.refresh_words()
+
+    def _change_settings(self, **values: Any) -> None:
+        self._settings = replace(self._settings, **values)
+        self.header.show_settings(self._settings)
+        self._on_settings_changed(self._settings)
+
+    def _lay_out(self) -> None:
+        self.setWindowIcon(app_icon())
+        self.setMinimumSize(QSize(620, 440))
+        self.resize(1280, 820)
+        if self._settings.window_geometry:
+            self.restoreGeometry(QByteArray.fromBase64(self._settings.window_geometry.encode("ascii")))
+        upper = QHBoxLayout()
+        upper.setSpacing(0)
+        upper.addWidget(self.sidebar)
+        upper.addWidget(self.page, 1)
+        central = QWidget()
+        column = QVBoxLayout(central)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        column.addLayout(upper, 1)
+        column.addWidget(self.meter)
+        self.setCentralWidget(central)
+
+    def _wire(self) -> None:
+        self._bridge.event_arrived.connect(self._on_event_arrived)
+        self.controller.opened.connect(self._on_opened)
+        self.controller.conversations_changed.connect(self._refresh_conversations)
+        self.controller.turn_ended.connect(self._ask_for_cache_report)
+        sidebar, header = self.sidebar, self.header
+        sidebar.chosen.connect(self.controller.open)
+        sidebar.new_requested.connect(self._on_new_requested)
+        sidebar.delete_requested.connect(self._on_delete_requested)
+        sidebar.renamed.connect(self._on_renamed)
+        sidebar.undo_bar.committed.connect(self._on_deletions_committed)
+        sidebar.undo_bar.undone.connect(self._on_deletions_undone)
+        header.model_chosen.connect(self._on_model_chosen)
+        header.weights_chosen.connect(self._on_weights_chosen)
+        header.theme_chosen.connect(self._on_theme_chosen)
+        header.language_chosen.connect(self._on_language_chosen)
+        header.send_key_chosen.connect(self._on_send_key_chosen)
+        header.rename_requested.connect(self._on_rename_current_requested)
+        header.delete_requested.connect(self._on_delete_current_requested)
+        for key, slot in (
+            (QKeySequence.StandardKey.New, self._on_new_requested),
+            ("Ctrl+K", sidebar.focus_filter),
+            ("Esc", self._on_escape_pressed),
+        ):
+            QShortcut(QKeySequence(key), self, slot)

@@ -1,0 +1,90 @@
+"""Fills the meter from the engine's events, for the conversation that is shown. GUI thread."""
+
+from __future__ import annotations
+
+from app.conversation import Message
+from engine.protocol.events import CacheReported, Finished, ModelInfo, ModelLoaded, StatisticsChanged
+from ui.live_replies import LiveReplies
+from ui.meter import MeterStrip
+from ui.meter_reading import MeterReading
+
+
+class MeterFeed:
+    """Invariant: `LiveReplies` has taken an event before this does."""
+
+    def __init__(self, strip: MeterStrip, live: LiveReplies) -> None:
+        self._strip = strip
+        self._live = live
+        self._reading = MeterReading()
+        self._conversation_id: str | None = None
+        self._model: ModelInfo | None = None
+
+    def show_conversation(self, conversation_id: str | None, messages: list[Message]) -> None:
+        """Begin with what the last reply cost, which was stored with it."""
+        before = self._reading
+        self._conversation_id = conversation_id
+        self._strip.sparkline.clear()
+        self._reading = MeterReading(
+            context_length=self._model.context_length if self._model else None,
+            all_caches_bytes=before.all_caches_bytes,
+            budget_bytes=before.budget_bytes,
+            memory=before.memory,
+        )
+        if conversation_id is None:
+            self._reading.context_tokens = 0 if self._model else None
+        statistics = next((message.statistics for message in reversed(messages) if message.statistics), None)
+        if statistics is not None:
+            self._reading.context_tokens = statistics.cache.tokens
+            self._reading.cache = statistics.cache
+            self._reading.decode_tps = statistics.decode_tps
+            self._reading.ttft_s = statistics.ttft_s
+        reply = self._live.of(conversation_id)
+        if reply is not None and reply.statistics is not None:
+            self._take_statistics(reply.statistics)
+        self._refresh_state()
+        self._strip.show_now(self._reading)
+
+    def reply_requested(self) -> None:
+        """The speed and first token of the reply before no longer hold."""
+        self._reading.decode_tps = self._reading.ttft_s = None
+        self._strip.sparkline.clear()
+        self.refresh()
+
+    def refresh(self) -> None:
+        self._refresh_state()
+        self._strip.show_reading(self._reading)
+
+    def take(self, event: object) -> None:
+        match event:
+            case StatisticsChanged():
+                self._reading.memory = event.memory
+                self._reading.all_caches_bytes = event.all_caches_bytes
+                if event.conversation_id == self._conversation_id:
+                    self._take_statistics(event)
+                    if event.decode_tps is not None:
+                        self._strip.sparkline.add(event.decode_tps)
+            case Finished() if event.conversation_id == self._conversation_id:
+                statistics = event.statistics
+                self._reading.context_tokens = statistics.cache.tokens
+                self._reading.cache = statistics.cache
+                self._reading.decode_tps = statistics.decode_tps
+                self._reading.ttft_s = statistics.ttft_s
+            case ModelLoaded():
+                self._model = event.model
+                self._reading.context_length = event.model.context_length
+                if self._conversation_id is None:
+                    self._reading.context_tokens = 0
+            case CacheReported():
+                self._reading.budget_bytes = event.budget_bytes
+                self._reading.all_caches_bytes = event.memory_bytes
+        self.refresh()
+
+    def _take_statistics(self, event: StatisticsChanged) -> None:
+        self._reading.context_tokens = event.context_tokens
+        self._reading.context_length = event.context_length
+        self._reading.cache = event.cache
+        self._reading.decode_tps = event.decode_tps
+        self._reading.ttft_s = event.ttft_s
+
+    def _refresh_state(self) -> None:
+        self._reading.state = self._live.state_for(self._conversation_id)

@@ -1,0 +1,162 @@
+"""What the meter knows and how it says it. Filled from events, read by the strip; holds no widget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from PySide6.QtCore import QCoreApplication
+
+from engine.protocol.events import CacheReading, LoadStage, MemoryReading, Phase
+from ui import numbers
+
+
+def _tr(source: str) -> str:
+    return QCoreApplication.translate("Meter", source)
+
+
+class Light(Enum):
+    """The colour of the state's dot."""
+
+    READY = "ready"
+    WORKING = "working"
+    OFF = "muted"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What the engine does now, for the conversation that is shown or (`is_elsewhere`) for another one."""
+
+    phase: Phase | None = None
+    stage: LoadStage | None = None
+    fraction: float | None = None
+    remaining_s: float | None = None
+    is_waiting: bool = False
+    is_thinking: bool = False
+    is_elsewhere: bool = False
+    has_model: bool = False
+
+    @property
+    def light(self) -> Light:
+        if self.phase is not None or self.is_waiting:
+            return Light.READY if self.phase is Phase.ANSWERING and not self.is_thinking else Light.WORKING
+        return Light.READY if self.has_model else Light.OFF
+
+    def words(self) -> str:
+        if self.phase is Phase.LOADING:
+            return self._loading_words()
+        if self.is_elsewhere and (self.phase is not None or self.is_waiting):
+            return _tr("Busy in another chat")
+        match self.phase:
+            case Phase.RESTORING:
+                return _tr("Restoring")
+            case Phase.PREFILL:
+                return self._reading_words()
+            case Phase.ANSWERING:
+                return _tr("Thinking") if self.is_thinking else _tr("Answering")
+            case Phase.SAVING:
+                return _tr("Saving")
+        if self.is_waiting:
+            return _tr("Waiting")
+        return _tr("Ready") if self.has_model else _tr("No model")
+
+    def _loading_words(self) -> str:
+        if self.stage is LoadStage.CONVERTING:
+            word = _tr("Converting model")
+        elif self.stage is LoadStage.WARMING_UP:
+            word = _tr("Warming up")
+        else:
+            word = _tr("Loading model")
+        return word if self.fraction is None else f"{word} {numbers.percent(self.fraction)}"
+
+    def _reading_words(self) -> str:
+        if self.fraction is None:
+            return _tr("Reading")
+        words = _tr("Reading {percent}").format(percent=numbers.percent(self.fraction))
+        if self.remaining_s is None:
+            return words
+        left = _tr("{time} left").format(time=numbers.whole_seconds(self.remaining_s))
+        return f"{words} · {left}"
+
+
+@dataclass(slots=True)
+class MeterReading:
+    """The last values of the conversation that is shown. None is a dash."""
+
+    context_tokens: int | None = None
+    context_length: int | None = None
+    cache: CacheReading | None = None
+    all_caches_bytes: int | None = None
+    budget_bytes: int | None = None
+    memory: MemoryReading | None = None
+    ttft_s: float | None = None
+    decode_tps: float | None = None
+    state: EngineState = EngineState()  # frozen
+
+    def context_words(self) -> str:
+        return f"{numbers.count(self.context_tokens)} / {numbers.count(self.context_length)}"
+
+    def context_fraction(self) -> float | None:
+        if self.context_tokens is None or not self.context_length:
+            return None
+        return self.context_tokens / self.context_length
+
+    def cache_words(self) -> str:
+        return numbers.size(self.cache.bytes if self.cache else None)
+
+    def precision_words(self) -> str:
+        return self.cache.precision if self.cache and self.cache.bytes else ""
+
+    def cache_fractions(self) -> tuple[float, float]:
+        """Shares of the budget: this conversation's cache, and all other ones."""
+        if not self.budget_bytes or self.cache is None:
+            return (0.0, 0.0)
+        own = self.cache.bytes / self.budget_bytes
+        others = max(0, (self.all_caches_bytes or self.cache.bytes) - self.cache.bytes) / self.budget_bytes
+        return (min(1.0, own), min(1.0, others))
+
+    def memory_words(self) -> str:
+        """Used of all there is, other programs counted: the device's where there is one, else the machine's."""
+        if self.memory is None:
+            return numbers.DASH
+        total, free = self._memory()
+        return numbers.size_of(total - free, total)
+
+    def memory_fraction(self) -> float | None:
+        if self.memory is None:
+            return None
+        total, free = self._memory()
+        return (total - free) / total if total else None
+
+    def memory_tooltip(self) -> str:
+        if self.memory is None:
+            return ""
+        memory = self.memory
+        lines = [
+            _tr("Ember itself: {size}").format(size=numbers.size(memory.process_bytes)),
+            _tr("Free on this computer: {free} of {total}").format(
+                free=numbers.size(memory.host_free_bytes), total=numbers.size(memory.host_total_bytes)
+            ),
+        ]
+        if memory.device_free_bytes is not None and memory.device_total_bytes is not None:
+            lines.append(
+                _tr("Free on the graphics card: {free} of {total}").format(
+                    free=numbers.size(memory.device_free_bytes), total=numbers.size(memory.device_total_bytes)
+                )
+            )
+        lines.append(_tr("Other programs are counted."))
+        return "\n".join(lines)
+
+    def speed_words(self) -> str:
+        return numbers.speed(self.decode_tps)
+
+    def first_token_words(self) -> str:
+        time = numbers.seconds(self.ttft_s)
+        return "" if time == numbers.DASH else _tr("first token {time}").format(time=time)
+
+    def _memory(self) -> tuple[int, int]:
+        assert self.memory is not None
+        memory = self.memory
+        if memory.device_total_bytes is not None and memory.device_free_bytes is not None:
+            return memory.device_total_bytes, memory.device_free_bytes
+        return memory.host_total_bytes, memory.host_free_bytes

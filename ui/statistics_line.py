@@ -1,0 +1,110 @@
+"""The quiet line under a reply: what it cost, in words, and Copy. Unknown numbers are left out."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Signal, Slot
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
+
+from engine.protocol.events import FinishReason, TurnStatistics
+from ui import numbers
+from ui.numbers import DASH
+
+_GAP = "\u2003"  # an em space, where the line may wrap
+_COPIED_MS = 1500
+
+
+def _tr(source: str) -> str:
+    return QCoreApplication.translate("StatisticsLine", source)
+
+
+def statistics_items(statistics: TurnStatistics | None, reason: FinishReason | None) -> list[str]:
+    """The items of the line, each a few words."""
+    items: list[str] = []
+    if reason is FinishReason.CANCELLED:
+        items.append(_tr("Stopped"))
+    elif reason is FinishReason.LENGTH:
+        items.append(_tr("Stopped at the length limit"))
+    if statistics is None:
+        return items
+    if (speed := numbers.speed(statistics.decode_tps)) != DASH:
+        items.append(speed)
+    if (first_token := numbers.seconds(statistics.ttft_s)) != DASH:
+        items.append(_tr("first token {time}").format(time=first_token))
+    if statistics.prompt_tokens > 0:
+        items.append(
+            _tr("{reused} of {total} tokens reused").format(
+                reused=numbers.count(statistics.reused_tokens), total=numbers.count(statistics.prompt_tokens)
+            )
+        )
+    return items
+
+
+def statistics_tooltip(statistics: TurnStatistics | None) -> str:
+    if statistics is None:
+        return ""
+    lines = [
+        _tr("Read before the first token: {count} tokens").format(count=numbers.count(statistics.prefilled_tokens)),
+        _tr("Written: {count} tokens").format(count=numbers.count(statistics.new_tokens)),
+        _tr("KV cache: {size}, {precision}").format(
+            size=numbers.size(statistics.cache.bytes), precision=statistics.cache.precision
+        ),
+    ]
+    if (speed := numbers.speed(statistics.prefill_tps)) != DASH:
+        lines.insert(1, _tr("Reading speed: {speed}").format(speed=speed))
+    if statistics.restore_s > 0:
+        lines.append(_tr("Restored from disk in {time}").format(time=numbers.seconds(statistics.restore_s)))
+    if statistics.miss_reason:
+        lines.append(_tr("Read again because: {reason}").format(reason=statistics.miss_reason))
+    return "\n".join(lines)
+
+
+class StatisticsLine(QWidget):
+    copy_requested = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._statistics: TurnStatistics | None = None
+        self._reason: FinishReason | None = None
+        self._words = QLabel()
+        self._words.setProperty("kind", "muted")
+        self._words.setWordWrap(True)
+        self._words.setTextFormat(Qt.TextFormat.PlainText)
+        self._copy = QPushButton()
+        self._copy.setProperty("kind", "link")
+        self._copy.clicked.connect(self._on_copy_clicked)
+        self._restore_label = QTimer(self, singleShot=True, interval=_COPIED_MS)
+        self._restore_label.timeout.connect(self._retranslate)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 7, 0, 0)
+        row.setSpacing(12)
+        row.addWidget(self._words, 1)
+        row.addWidget(self._copy, 0, Qt.AlignmentFlag.AlignTop)
+        self._retranslate()
+
+    @property
+    def text(self) -> str:
+        return self._words.text()
+
+    def show_statistics(self, statistics: TurnStatistics | None, reason: FinishReason | None) -> None:
+        self._statistics = statistics
+        self._reason = reason
+        self._retranslate()
+
+    def changeEvent(self, event: QEvent) -> None:
+        if event.type() == QEvent.Type.LanguageChange:
+            self._retranslate()
+        super().changeEvent(event)
+
+    @Slot()
+    def _on_copy_clicked(self) -> None:
+        self.copy_requested.emit()
+        self._copy.setText(self.tr("Copied"))
+        self._restore_label.start()
+
+    @Slot()
+    def _retranslate(self) -> None:
+        items = statistics_items(self._statistics, self._reason)
+        self._words.setText(_GAP.join(item.replace(" ", "\u00a0") for item in items))
+        self._words.setToolTip(statistics_tooltip(self._statistics))
+        self._copy.setText(self.tr("Copy"))
+        self._copy.setAccessibleName(self.tr("Copy this reply"))
