@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S = 0.0005  # how soon the window gets its turn while the engine computes; measured
 _FIRST_PAINT_MS = 50
+_WAIT_FOR_OTHERS_S = 20.0  # a closing Ember may save for 15
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,7 +86,7 @@ def _as_only_instance(application: QApplication, paths: DataPaths) -> int:
     except AlreadyRunningError:
         if raise_first_instance(paths):
             return 0
-        lock = InstanceLock(paths, wait_s=3.0)  # no window there: a call of the command line, most likely soon done
+        lock = InstanceLock(paths, _WAIT_FOR_OTHERS_S)  # no window there: one that is closing, or a call that soon ends
         lock.__enter__()
     try:
         store = ConversationStore(paths.database)

@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from sqlite_utils import Database
-from sqlite_utils.migrations import Migrations
-
 from app.conversation import Conversation, Message, MessageState
+from app.database import Database, Migrations, open_database
 from app.errors import UnknownConversationError, from_os_error, from_sqlite_error
 from app.migrations import MIGRATIONS, check_readable, migrate, schema_version
 from app.records import conversation_from, ids_to_blob, message_from, statistics_to_json
 from engine.protocol.commands import Role
 from engine.protocol.events import FinishReason, TurnStatistics
 
-_BUSY_TIMEOUT_MS = 5000
+_BUSY_TIMEOUT_S = 5.0
 _CONVERSATIONS = """
     SELECT conversations.*, (SELECT count(*) FROM messages WHERE conversation_id = conversations.id) AS num_messages
     FROM conversations
@@ -44,7 +42,7 @@ class ConversationStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 check_readable(path, supported_version=schema_version(migrations))
-            self._db = Database(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_MS / 1000))
+            self._db = open_database(path, busy_timeout_s=_BUSY_TIMEOUT_S)
         try:
             with self._failures_told():
                 self._prepare(self._db, migrations)
@@ -185,7 +183,6 @@ class ConversationStore:
         return self._db
 
     def _prepare(self, db: Database, migrations: Migrations) -> None:
-        db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
         if db.journal_mode != "wal":
             db.enable_wal()
         db.execute("PRAGMA synchronous = NORMAL")

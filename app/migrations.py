@@ -9,9 +9,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from sqlite_utils import Database
-from sqlite_utils.migrations import Migrations
-
+from app.database import Database, Migrations
 from app.errors import NewerDatabaseError, damaged
 
 APPLICATION_ID = 0x456D6272  # "Embr"

@@ -7,10 +7,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlite_utils import Database
-from sqlite_utils.migrations import Migrations
 
 from app.conversation_store import ConversationStore
+from app.database import Database, Migrations
 from app.errors import DamagedDatabaseError, NewerDatabaseError
 from app.migrations import MIGRATIONS, schema_version
 from engine.protocol.commands import Role
