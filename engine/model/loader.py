@@ -162,7 +162,7 @@ def _load_weights(folder: Path, weights: Weights, dtype: torch.dtype, device: to
             config=config,
             dtype=dtype,
             device_map={"": device},
-            quantization_config=quantization_config(weights, dtype),
+            quantization_config=quantization_config(weights, config, dtype, device),
             local_files_only=True,
             output_loading_info=True,
         )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
-from transformers import BitsAndBytesConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel
+from transformers.quantizers.base import get_keys_to_not_convert
 
 from engine.protocol.config import Weights
+
+_NF4_BLOCK = 64
+
+# It warns on every multiplication (bfloat16 to float16) and about optional kernels that no user can install.
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 def pick_device() -> torch.device:
@@ -21,7 +29,9 @@ def compute_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if has_native_bf16 else torch.float32
 
 
-def quantization_config(weights: Weights, dtype: torch.dtype) -> BitsAndBytesConfig | None:
+def quantization_config(
+    weights: Weights, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device
+) -> BitsAndBytesConfig | None:
     """bitsandbytes settings for `weights`: LLM.int8 (arXiv 2208.07339) or NF4 (arXiv 2305.14314); None for 16 bit."""
     match weights:
         case Weights.BITS_16:
@@ -33,8 +43,23 @@ def quantization_config(weights: Weights, dtype: torch.dtype) -> BitsAndBytesCon
                 load_in_4bit=True,
                 bnb_4bit_quant_type="nf4",
                 bnb_4bit_compute_dtype=dtype,
-                bnb_4bit_use_double_quant=False,
+                llm_int8_skip_modules=_unpackable_modules(config) if device.type == "cpu" else None,
             )
+
+
+def _unpackable_modules(config: PreTrainedConfig) -> list[str] | None:
+    """Linear layers that 4-bit kernels of the CPU cannot hold; None when all fit.
+
+    WORKAROUND bitsandbytes 0.50.2: packing for AVX-512 needs rows that are a multiple of the block size of 64.
+    """
+    with torch.device("meta"):
+        skeleton = AutoModelForCausalLM.from_config(config)
+    names = [
+        name
+        for name, module in skeleton.named_modules()
+        if isinstance(module, torch.nn.Linear) and module.in_features % _NF4_BLOCK
+    ]
+    return [*names, *get_keys_to_not_convert(skeleton)] if names else None
 
 
 def weights_nbytes(model: PreTrainedModel) -> int:

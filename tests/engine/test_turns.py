@@ -93,9 +93,7 @@ def test_conversations_do_not_disturb_one_another(start_engine: StartEngine, tin
     assert resumed.statistics.miss_reason is None
 
 
-def test_a_reply_stops_at_a_stop_string_and_never_shows_part_of_it(
-    start_engine: StartEngine, tiny_model: Path
-) -> None:
+def test_a_reply_stops_at_a_stop_string_and_never_shows_part_of_it(start_engine: StartEngine, tiny_model: Path) -> None:
     engine = start_engine(tiny_model)
     whole = engine.reply("a", [user("say much")], max_new_tokens=30).text
     stop = whole[6:9]
@@ -183,9 +181,7 @@ def test_a_hangul_reply_never_shows_half_a_syllable(start_engine: StartEngine, t
     assert not any("�" in event.text for event in engine.events if isinstance(event, TextArrived))
 
 
-def test_forgetting_removes_memory_and_files(
-    start_engine: StartEngine, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_forgetting_removes_memory_and_files(start_engine: StartEngine, tiny_model: Path, tmp_path: Path) -> None:
     engine = start_engine(tiny_model)
     engine.reply("a", [user("remember")])
     engine.reply("b", [user("me too")])
@@ -209,9 +205,7 @@ def test_forgetting_right_after_a_reply_leaves_nothing_behind(
     assert list((tmp_path / "kv").glob("*/conversations/*")) == []
 
 
-def test_the_report_agrees_with_tensors_and_files(
-    start_engine: StartEngine, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_the_report_agrees_with_tensors_and_files(start_engine: StartEngine, tiny_model: Path, tmp_path: Path) -> None:
     engine = start_engine(tiny_model)
     finished = engine.reply("a", [user("count me")])
     engine.worker.submit(ReportCache("r"))
