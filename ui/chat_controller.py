@@ -14,11 +14,12 @@ from app.conversation import Conversation, Message, MessageState
 from app.conversation_store import ConversationStore
 from app.errors import AppError, UnknownConversationError
 from engine.protocol.commands import Role
-from engine.protocol.events import EngineStopped, Failed, Finished, ModelLoaded, TextArrived
+from engine.protocol.events import EngineStopped, Failed, Finished, ModelLoaded, SnapshotNotSaved, TextArrived
 from ui.chat_page import ChatPage
 from ui.error_words import error_words, failure_words
 from ui.live_replies import LiveReplies
 from ui.meter_feed import MeterFeed
+from ui.notices import Notices
 
 
 class ChatController(QObject):
@@ -44,7 +45,7 @@ class ChatController(QObject):
         self._current: str | None = None
         self._new_draft = ""
         self._stored_draft = ""
-        self._notices: dict[str | None, AppError | Failed] = {}
+        self._notices = Notices()
         self._model_failure: Failed | None = None
         composer = page.composer
         composer.send_requested.connect(self.send)
@@ -77,8 +78,8 @@ class ChatController(QObject):
             self.conversations_changed.emit()
             return
         self._live.reply_requested(conversation_id, request_id)
-        self._notices.pop(conversation_id, None)
-        self._notices.pop(None, None)
+        self._notices.clear(conversation_id)
+        self._notices.clear(None)
         self._stored_draft = ""
         page = self._page
         page.composer.show_draft("")
@@ -115,11 +116,12 @@ class ChatController(QObject):
     def forget(self, conversation_id: str) -> None:
         """A conversation is gone for good."""
         self._live.forget(conversation_id)
-        self._notices.pop(conversation_id, None)
+        self._notices.clear(conversation_id)
         self._meter.refresh()
 
     def take(self, event: object) -> None:
         """An event that `LiveReplies` did not refuse; the session has stored it."""
+        model = self._session.model
         match event:
             case TextArrived() if event.conversation_id == self._current:
                 self._page.transcript.append_text(event.text)
@@ -132,15 +134,19 @@ class ChatController(QObject):
                 self._on_failed(event)
             case ModelLoaded():
                 self._model_failure = None
+            case SnapshotNotSaved():
+                self._notices.take_not_saved(event, model.cannot_resume_reason if model else None)
             case EngineStopped():
                 self._live.stop_all()
                 self._page.composer.set_busy(False)
-                self._page.transcript.finish_live(None, None)
+                self._page.transcript.finish_live(None, None, None)
 
     def refresh_words(self) -> None:
         """The hint, the status of the empty state and the notice, after a change of state or language."""
         composer, state = self._page.composer, self._live.state_for(self._current)
-        if self._live.is_loading:
+        if self._model_failure is not None:
+            composer.set_hint(failure_words(self._model_failure))
+        elif self._live.is_loading:
             composer.set_hint(self.tr("The model is still loading; a message you send now waits for it"))
         elif not self._live.has_model:
             composer.set_hint(self.tr("No model is loaded; choose one at the top"))
@@ -149,14 +155,17 @@ class ChatController(QObject):
         else:
             composer.set_hint(None)
         model = self._session.model
-        if self._model_failure is not None and not self._live.is_loading:
+        if self._model_failure is not None:
             words = failure_words(self._model_failure)
         elif self._live.has_model and model is not None and not self._live.is_loading:
             words = self.tr("{model} is ready").format(model=model.name)
         else:
             words = state.words()
         self._page.empty.show_status(words, state.light.value)
-        self._page.transcript.show_notice(self._notice_words(self._current))
+        self._page.transcript.show_notice(self._notices.words(self._current))
+
+    def load_requested(self) -> None:
+        self._model_failure = None
 
     def show_error(self, error: AppError) -> None:
         self._tell(self._current, error)
@@ -169,13 +178,13 @@ class ChatController(QObject):
             try:
                 messages = self._store.messages(conversation.id)
             except AppError as error:
-                self._notices[conversation.id] = error
+                self._notices.put(conversation.id, error)
         self._current = conversation.id if conversation else None
         reply = self._live.of(self._current)
         is_streaming = bool(messages) and messages[-1].state is MessageState.STREAMING
         live_text = reply.text if reply is not None and is_streaming else None
-        page.transcript.show_messages(messages, live_text, self._notice_words(self._current))
-        page.show_empty(not messages and self._current not in self._notices)
+        page.transcript.show_messages(messages, live_text, self._notices.words(self._current))
+        page.show_empty(not messages and self._notices.words(self._current) is None)
         page.composer.set_busy(conversation is not None and self._session.is_busy(conversation.id))
         self._stored_draft = conversation.draft if conversation else ""
         page.composer.show_draft(conversation.draft if conversation else self._new_draft)
@@ -197,8 +206,9 @@ class ChatController(QObject):
             self.send(text)
 
     def _on_finished(self, event: Finished) -> None:
+        self._notices.take_finished(event)
         if event.conversation_id == self._current:
-            self._page.transcript.finish_live(event.statistics, event.finish_reason)
+            self._page.transcript.finish_live(event.text, event.statistics, event.finish_reason)
             self._page.composer.set_busy(False)
         self.conversations_changed.emit()
         self.turn_ended.emit()
@@ -206,27 +216,21 @@ class ChatController(QObject):
     def _on_failed(self, event: Failed) -> None:
         """The session may have taken messages away again, and put the text back into the draft."""
         assert event.conversation_id is not None
-        self._notices[event.conversation_id] = event
+        self._notices.put(event.conversation_id, event)
         if event.conversation_id == self._current:
-            typed = self._page.composer.take_draft()
+            typed, stored = self._page.composer.take_draft(), self._stored_draft
             self._show(self._current)
-            returned = self._stored_draft
-            if typed.strip() and typed.strip() != returned.strip():
-                self._page.composer.show_draft("\n\n".join(filter(None, (returned, typed))))
+            withdrawn = self._stored_draft.removesuffix(stored).rstrip("\n") if stored else self._stored_draft
+            self._page.composer.show_draft("\n".join(filter(None, (withdrawn, typed))))
+            self._store_draft(self._page.composer.take_draft())
         self.conversations_changed.emit()
         self.turn_ended.emit()
 
     def _tell(self, conversation_id: str | None, error: AppError) -> None:
-        self._notices[conversation_id] = error
+        self._notices.put(conversation_id, error)
         if conversation_id == self._current:
             self._page.show_empty(False)
             self._page.transcript.show_notice(error_words(error))
-
-    def _notice_words(self, conversation_id: str | None) -> str | None:
-        notice = self._notices.get(conversation_id)
-        if notice is None:
-            return None
-        return failure_words(notice) if isinstance(notice, Failed) else error_words(notice)
 
     def _conversation(self, conversation_id: str | None) -> Conversation | None:
         if conversation_id is None:
@@ -236,7 +240,7 @@ class ChatController(QObject):
         except UnknownConversationError:
             return None
         except AppError as error:
-            self._notices[None] = error
+            self._notices.put(None, error)
             return None
 
     def _store_draft(self, text: str) -> None:

@@ -29,6 +29,8 @@ class Composer(QWidget):
         self.button.setCursor(Qt.CursorShape.PointingHandCursor)
         self.hint = QLabel()
         self.hint.setProperty("kind", "muted")
+        self.hint.setWordWrap(True)
+        self.hint.setTextFormat(Qt.TextFormat.PlainText)
         self._card = _Card(self.edit)
         self._card.setObjectName("composerCard")
         self._draft_timer = QTimer(self, singleShot=True, interval=_DRAFT_MS)

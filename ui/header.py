@@ -147,6 +147,7 @@ class Header(QWidget):
                 tokens=numbers.count(model.context_length), size=numbers.size(model.kv_bytes_per_token)
             ),
         ]
+        lines.extend(model.notes)
         if model.cannot_resume_reason:
             lines.append(self.tr("Chats cannot be resumed: {reason}").format(reason=model.cannot_resume_reason))
         return "\n".join(lines)

@@ -91,12 +91,13 @@ class LiveReplies:
 
     def state_for(self, conversation_id: str | None) -> EngineState:
         """What the meter says while `conversation_id` is shown."""
-        if self.is_loading:
+        own = self.of(conversation_id)
+        reply = own or next(iter(self._replies.values()), None)
+        is_running = reply is not None and reply.phase is not None  # a load that was asked for waits behind it
+        if self._loading is not None or (self.is_loading and not is_running):
             stage = self._loading.stage if self._loading else LoadStage.IMPORTING
             fraction = self._loading.fraction if self._loading else None
             return EngineState(Phase.LOADING, stage, fraction, has_model=self.has_model)
-        own = self.of(conversation_id)
-        reply = own or next(iter(self._replies.values()), None)
         if reply is None:
             phase = Phase.SAVING if conversation_id in self._saving else None
             return EngineState(phase, has_model=self.has_model)
@@ -141,8 +142,8 @@ class LiveReplies:
     def _take_failure(self, event: Failed) -> bool:
         if event.conversation_id is not None:
             return self._end(event.conversation_id, event.request_id)
-        if self._load_request not in (event.request_id, ""):
-            return False
-        self._loading = self._load_request = None
-        self.has_model = False
-        return True
+        if self._load_request in (event.request_id, ""):
+            self._loading = self._load_request = None
+            self.has_model = False
+            return True
+        return not event.request_id  # no model was found to load; another id: of a load replaced meanwhile, or of none

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, Slot
@@ -22,18 +19,18 @@ from app.model_library import ModelLibrary
 from app.paths import resources_dir
 from app.settings import Settings
 from engine.protocol.commands import ReportCache
-from engine.protocol.config import Weights
-from engine.protocol.errors import EngineError
 from engine.protocol.events import Failed, ModelLoaded
 from ui.chat_controller import ChatController
 from ui.chat_page import ChatPage
 from ui.conversation_list import ConversationList
+from ui.deletions import Deletions
 from ui.header import Header
 from ui.icons import app_icon
 from ui.language import Language
 from ui.live_replies import LiveReplies
 from ui.meter import MeterStrip
 from ui.meter_feed import MeterFeed
+from ui.preferences import Preferences
 from ui.theme import Theme
 from ui.warmth_feed import WarmthFeed
 
@@ -56,9 +53,6 @@ class MainWindow(QMainWindow):
         self._store = store
         self._bridge = bridge
         self._engine = engine
-        self._library = library
-        self._settings = settings
-        self._on_settings_changed = on_settings_changed
         self._live = LiveReplies()
         self.language = Language(resources_dir() / "translations", self)
         self.theme = Theme(resources_dir() / "themes", self)
@@ -71,8 +65,11 @@ class MainWindow(QMainWindow):
         self._meter_feed = MeterFeed(self.meter, self._live)
         self._warmth = WarmthFeed(self.sidebar.model)
         self.controller = ChatController(session, store, self.page, self._meter_feed, self._live, self)
+        self.deletions = Deletions(session, store, bridge, self.controller, self._live, self.sidebar.undo_bar, self)
+        self.preferences = Preferences(settings, on_settings_changed, session, library, self.theme, self.language, self)
         self.page.composer.set_send_key(settings.send_with)
-        self._lay_out()
+        session.on_storage_error = self.controller.show_error
+        self._lay_out(settings.window_geometry)
         self._wire()
         self._refresh_conversations()
         self.controller.open(settings.last_conversation or None)
@@ -81,7 +78,7 @@ class MainWindow(QMainWindow):
 
     @Slot(object)
     def _on_event_arrived(self, event: object) -> None:
-        if getattr(event, "conversation_id", None) in self.sidebar.undo_bar.pending and not isinstance(event, Failed):
+        if getattr(event, "conversation_id", None) in self.deletions.hidden and not isinstance(event, Failed):
             self._live.take(event)
             return
         if not self._live.take(event):
@@ -90,7 +87,7 @@ class MainWindow(QMainWindow):
         self._meter_feed.take(event)
         self.controller.take(event)
         if isinstance(event, ModelLoaded) or (isinstance(event, Failed) and event.conversation_id is None):
-            self.header.show_model(self._session.model, self._live.is_loading)
+            self.header.show_model(self._session.model if self._live.has_model else None, self._live.is_loading)
             self._ask_for_cache_report()
         self.controller.refresh_words()
 
@@ -105,45 +102,6 @@ class MainWindow(QMainWindow):
     def _on_new_requested(self) -> None:
         self.controller.open(None)
         self.page.composer.edit.setFocus(Qt.FocusReason.ShortcutFocusReason)
-
-    @Slot(str)
-    def _on_delete_requested(self, conversation_id: str) -> None:
-        try:
-            title = self._store.conversation(conversation_id).title
-        except AppError as error:
-            self.controller.show_error(error)
-            return
-        self._session.stop(conversation_id)
-        self.sidebar.undo_bar.add(conversation_id, title)
-        if self.controller.current == conversation_id:
-            self.controller.open(None)
-        self._refresh_conversations()
-
-    @Slot()
-    def _on_delete_current_requested(self) -> None:
-        if self.controller.current is not None:
-            self._on_delete_requested(self.controller.current)
-
-    @Slot(object)
-    def _on_deletions_committed(self, ids: list[str]) -> None:
-        for conversation_id in ids:
-            reply = self._live.of(conversation_id)
-            try:
-                self._session.delete(conversation_id)
-            except AppError as error:
-                self.controller.show_error(error)
-                continue
-            if reply is not None:
-                self._bridge.retire(reply.request_id)
-            self.controller.forget(conversation_id)
-            self._warmth.forget(conversation_id)
-        self._refresh_conversations()
-
-    @Slot(object)
-    def _on_deletions_undone(self, ids: list[str]) -> None:
-        self._refresh_conversations()
-        if ids:
-            self.controller.open(ids[-1])
 
     @Slot(str, str)
     def _on_renamed(self, conversation_id: str, title: str) -> None:
@@ -160,30 +118,18 @@ class MainWindow(QMainWindow):
     def _on_rename_current_requested(self) -> None:
         self.sidebar.edit_title(self.controller.current)
 
-    @Slot(str)
-    def _on_model_chosen(self, name: str) -> None:
-        self._change_settings(model=name)
-        self._load_model()
+    @Slot(object)
+    def _on_settings_changed(self, settings: Settings) -> None:
+        self.header.show_settings(settings)
+        self.page.composer.set_send_key(settings.send_with)
 
     @Slot(str)
-    def _on_weights_chosen(self, weights: str) -> None:
-        self._change_settings(weights=Weights(weights))
-        self._load_model()
-
-    @Slot(str)
-    def _on_theme_chosen(self, mode: str) -> None:
-        self._change_settings(theme=mode)
-        self.theme.set_mode(mode)
-
-    @Slot(str)
-    def _on_language_chosen(self, mode: str) -> None:
-        self._change_settings(language=mode)
-        self.language.set_mode(mode)
-
-    @Slot(str)
-    def _on_send_key_chosen(self, send_with: str) -> None:
-        self._change_settings(send_with=send_with)
-        self.page.composer.set_send_key(send_with)
+    def _on_load_requested(self, request_id: str) -> None:
+        self._live.load_requested(request_id)
+        self.controller.load_requested()
+        self.header.show_model(None, is_loading=True)
+        self._meter_feed.refresh()
+        self.controller.refresh_words()
 
     @Slot()
     def _on_escape_pressed(self) -> None:
@@ -199,7 +145,7 @@ class MainWindow(QMainWindow):
         except AppError as error:
             self.controller.show_error(error)
             return
-        hidden = self.sidebar.undo_bar.pending
+        hidden = self.deletions.hidden
         self.sidebar.show_conversations([one for one in conversations if one.id not in hidden])
 
     @Slot()
@@ -222,34 +168,17 @@ class MainWindow(QMainWindow):
 
     def closeEvent(self, event: QCloseEvent) -> None:
         self.controller.keep_draft(is_closing=True)
-        self.sidebar.undo_bar.commit()
+        self.deletions.commit()
         geometry = bytes(self.saveGeometry().toBase64().data()).decode("ascii")
-        self._change_settings(window_geometry=geometry, last_conversation=self.controller.current or "")
+        self.preferences.change(window_geometry=geometry, last_conversation=self.controller.current or "")
         super().closeEvent(event)
 
-    def _load_model(self) -> None:
-        settings = self._settings
-        try:
-            path: Path = self._library.resolve(settings.model)
-        except EngineError as error:
-            self.controller.take(Failed("", None, error.code, str(error), error.params))
-            return
-        self._live.load_requested(self._session.load_model(path, settings.weights))
-        self.header.show_model(None, is_loading=True)
-        self._meter_feed.refresh()
-        self.controller.refresh_words()
-
-    def _change_settings(self, **values: Any) -> None:
-        self._settings = replace(self._settings, **values)
-        self.header.show_settings(self._settings)
-        self._on_settings_changed(self._settings)
-
-    def _lay_out(self) -> None:
+    def _lay_out(self, geometry: str) -> None:
         self.setWindowIcon(app_icon())
         self.setMinimumSize(QSize(620, 440))
         self.resize(1280, 820)
-        if self._settings.window_geometry:
-            self.restoreGeometry(QByteArray.fromBase64(self._settings.window_geometry.encode("ascii")))
+        if geometry:
+            self.restoreGeometry(QByteArray.fromBase64(geometry.encode("ascii", "ignore")))
         upper = QHBoxLayout()
         upper.setSpacing(0)
         upper.addWidget(self.sidebar)
@@ -267,20 +196,23 @@ class MainWindow(QMainWindow):
         self.controller.opened.connect(self._on_opened)
         self.controller.conversations_changed.connect(self._refresh_conversations)
         self.controller.turn_ended.connect(self._ask_for_cache_report)
-        sidebar, header = self.sidebar, self.header
+        sidebar, header, preferences = self.sidebar, self.header, self.preferences
         sidebar.chosen.connect(self.controller.open)
         sidebar.new_requested.connect(self._on_new_requested)
-        sidebar.delete_requested.connect(self._on_delete_requested)
+        sidebar.delete_requested.connect(self.deletions.delete)
         sidebar.renamed.connect(self._on_renamed)
-        sidebar.undo_bar.committed.connect(self._on_deletions_committed)
-        sidebar.undo_bar.undone.connect(self._on_deletions_undone)
-        header.model_chosen.connect(self._on_model_chosen)
-        header.weights_chosen.connect(self._on_weights_chosen)
-        header.theme_chosen.connect(self._on_theme_chosen)
-        header.language_chosen.connect(self._on_language_chosen)
-        header.send_key_chosen.connect(self._on_send_key_chosen)
+        self.deletions.changed.connect(self._refresh_conversations)
+        self.deletions.deleted.connect(self._warmth.forget)
+        header.model_chosen.connect(preferences.choose_model)
+        header.weights_chosen.connect(preferences.choose_weights)
+        header.theme_chosen.connect(preferences.choose_theme)
+        header.language_chosen.connect(preferences.choose_language)
+        header.send_key_chosen.connect(preferences.choose_send_key)
+        preferences.changed.connect(self._on_settings_changed)
+        preferences.load_requested.connect(self._on_load_requested)
+        preferences.load_failed.connect(self._on_event_arrived)
         header.rename_requested.connect(self._on_rename_current_requested)
-        header.delete_requested.connect(self._on_delete_current_requested)
+        header.delete_requested.connect(self.deletions.delete_current)
         for key, slot in (
             (QKeySequence.StandardKey.New, self._on_new_requested),
             ("Ctrl+K", sidebar.focus_filter),

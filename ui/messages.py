@@ -115,6 +115,11 @@ class AssistantMessage(QWidget):
         """The reply as Markdown, with what has not been drawn yet."""
         return self._text
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether nothing that has arrived waits to be drawn."""
+        return not self._pending
+
     def show_message(self, message: Message) -> None:
         self._text = message.text
         self.body.show_text(message.text)
@@ -133,8 +138,15 @@ class AssistantMessage(QWidget):
         if not self._flush_timer.isActive():
             self._flush_timer.start(_FLUSH_MS)
 
-    def finish(self, statistics: TurnStatistics | None, reason: FinishReason | None) -> None:
+    def finish(self, text: str | None, statistics: TurnStatistics | None, reason: FinishReason | None) -> None:
+        """Nothing follows. `text` is the whole reply, or None when only what has arrived is known."""
         self._flush_timer.stop()
+        if text is not None and text.startswith(self._text):
+            self.append(text[len(self._text) :])
+            self._flush_timer.stop()
+        elif text is not None:
+            self._text, self._pending, self._is_live = text, "", False
+            self.body.replace_text(text)
         if self._pending:
             self._flush()
         if self._is_live:

@@ -42,6 +42,13 @@ class ReplyBody(QWidget):
         """Show a whole reply."""
         self._apply(Update(parse_markdown(text), ()))
 
+    def replace_text(self, text: str) -> None:
+        """Show another whole reply than the one that streamed."""
+        for part in self.parts:
+            self._discard(part)
+        self._finished, self._open, self._stream = [], [], MarkdownStream()
+        self.show_text(text)
+
     def feed(self, text: str) -> None:
         """Append to a reply that streams; a caret stands at its end."""
         update = self._stream.feed(text)

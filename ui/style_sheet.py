@@ -27,10 +27,11 @@ QLabel[kind="notice"] { color: $text; }
 
 QScrollArea, QAbstractScrollArea { background: transparent; border: none; }
 QTextBrowser, QTextEdit, QPlainTextEdit, QListView { background: transparent; border: none; color: $text;
-    selection-background-color: $selection_text_behind; selection-color: $text; }
+    selection-background-color: $selection_text_behind; selection-color: $text; placeholder-text-color: $muted; }
 
 QLineEdit { background: $surface; color: $text; border: 1px solid $line; border-radius: ${control}px;
-    padding: 0px 10px; selection-background-color: $selection_text_behind; selection-color: $text; }
+    padding: 0px 10px; placeholder-text-color: $muted;
+    selection-background-color: $selection_text_behind; selection-color: $text; }
 QLineEdit:focus { border: 1px solid $accent; }
 
 QPushButton { background: $surface; color: $text; border: 1px solid $line; border-radius: ${control}px;

@@ -101,9 +101,9 @@ class Transcript(QScrollArea):
         if self._live is not None:
             self._live.append(text)
 
-    def finish_live(self, statistics: TurnStatistics | None, reason: FinishReason | None) -> None:
+    def finish_live(self, text: str | None, statistics: TurnStatistics | None, reason: FinishReason | None) -> None:
         if self._live is not None:
-            self._live.finish(statistics, reason)
+            self._live.finish(text, statistics, reason)
             self._live = None
 
     def show_notice(self, sentence: str | None) -> None:

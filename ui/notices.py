@@ -1,0 +1,47 @@
+"""What failed in which conversation, until the next message is sent there; in the words of the language in use."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QCoreApplication
+
+from app.errors import AppError
+from engine.protocol.events import Failed, Finished, SnapshotNotSaved
+from ui.error_words import error_words, failure_words
+
+
+class Notices:
+    """The key None is for a new chat that is not stored yet."""
+
+    def __init__(self) -> None:
+        self._by_conversation: dict[str | None, AppError | Failed | SnapshotNotSaved] = {}
+        self._cached: set[str] = set()  # conversations of which there is something to save
+        self._reasons_told: set[str] = set()
+
+    def put(self, conversation_id: str | None, notice: AppError | Failed) -> None:
+        self._by_conversation[conversation_id] = notice
+
+    def clear(self, conversation_id: str | None) -> None:
+        self._by_conversation.pop(conversation_id, None)
+
+    def words(self, conversation_id: str | None) -> str | None:
+        match self._by_conversation.get(conversation_id):
+            case None:
+                return None
+            case Failed() as event:
+                return failure_words(event)
+            case SnapshotNotSaved() as event:
+                template = QCoreApplication.translate("Notices", "The cache of this chat was not saved: {reason}")
+                return template.format(reason=event.reason)
+            case error:
+                return error_words(error)
+
+    def take_finished(self, event: Finished) -> None:
+        if event.statistics.cache.tokens:
+            self._cached.add(event.conversation_id)
+
+    def take_not_saved(self, event: SnapshotNotSaved, known_reason: str | None) -> None:
+        """Told once for each reason; that there was nothing to save, or that the model cannot, is no news."""
+        is_news = event.reason not in self._reasons_told and event.reason != known_reason
+        if event.conversation_id in self._cached and is_news:
+            self._reasons_told.add(event.reason)
+            self._by_conversation[event.conversation_id] = event
