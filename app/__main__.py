@@ -64,7 +64,7 @@ def _open_window(paths: DataPaths) -> int:
     application = QApplication(sys.argv[:1])
     application.setApplicationName("Ember")
     application.setDesktopFileName("ember")
-    with logging_to(paths.log):
+    with logging_to(paths.log), _quitting_on_signals(application):
         sys.excepthook = _log_exception
         try:
             return _as_only_instance(application, paths)
@@ -144,8 +144,7 @@ def _run_window(application: QApplication, paths: DataPaths, store: Conversation
     window.show()
     QTimer.singleShot(_FIRST_PAINT_MS, start_engine)
     try:
-        with _quitting_on_signals(application):
-            return application.exec()
+        return application.exec()
     finally:
         server.close()
         engine.shutdown()

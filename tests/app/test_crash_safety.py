@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import resource
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from app.settings import Settings
 from engine.protocol.commands import Role
 from engine.protocol.events import FinishReason
 from tests.fakes import SilentEngine, finished
+
+resource = pytest.importorskip("resource", reason="limits on files are a thing of POSIX")
 
 ROOT = Path(__file__).resolve().parents[2]
 PART = "조각 {number} of the reply. "
