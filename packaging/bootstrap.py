@@ -121,6 +121,8 @@ class Bootstrap:
             return
         started = time.monotonic()
         with setup_lock(self._checkout, self._reporter):
+            if is_ready():  # another set-up, which was waited for, did it
+                return
             self._environment.prepare(self._reporter)
             if model:
                 self._model.prepare(self._reporter, self._environment.python)

@@ -100,8 +100,10 @@ class DefaultModel:
         return None
 
     def _remove_leftovers(self) -> None:
-        for leftover in self._models.glob(".download-*"):
-            shutil.rmtree(leftover)
+        """Of a download or a conversion that was killed; the lock says that none is running."""
+        for pattern in (".download-*", f".{NAME}-*"):
+            for leftover in self._models.glob(pattern):
+                shutil.rmtree(leftover)
 
 
 def sha256_of(path: Path) -> str:

