@@ -75,8 +75,7 @@ def test_the_window_is_painted_before_the_engine_starts_and_torch_is_imported(pa
             lines.append(line)
         assert lines[0] == "painted False True\n"
         assert line == "engine False\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait() == 0
+        process.kill()
 
 
 def test_a_second_start_raises_the_first_window_and_ends_well(qtbot, paths):
@@ -104,8 +103,7 @@ def test_calls_of_the_command_line_respect_an_open_window(qtbot, paths):
         written = call("ask", "Hello")
         assert (written.returncode, written.stdout) == (5, "")
         assert "Another Ember is using" in written.stderr
-        first.send_signal(signal.SIGTERM)
-        assert first.wait() == 0
+        first.kill()
 
 
 def test_a_window_that_was_killed_leaves_nothing_in_the_way(qtbot, paths):
