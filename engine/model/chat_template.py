@@ -60,7 +60,7 @@ class ChatTemplate:
             chat_template=self._template,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
-            strftime_now=noon.strftime,
+            strftime_now=lambda form: noon.strftime(form),  # noqa: PLW0108 - jinja's sandbox refuses a builtin method
             date_string=noon.strftime("%d %b %Y"),
         )
         return str(rendered)
