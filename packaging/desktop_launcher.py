@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from progress import Reporter
 
 ENTRY_NAME = "ember.desktop"
-WINDOW_CLASS = "ember"
+WINDOW_CLASS = "Ember"  # what Qt tells X11; Wayland matches by the name of the entry, ember.desktop
 
 
 def install(checkout: Path, python: Path, reporter: Reporter) -> None:
