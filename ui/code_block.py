@@ -37,7 +37,7 @@ class CodeBlock(QWidget):
         self._copy.clicked.connect(self._on_copy_clicked)
         self._restore_label = QTimer(self, singleShot=True, interval=_COPIED_MS)
         self._restore_label.timeout.connect(self._retranslate)
-        self._text = _CodeText(theme, code.language)
+        self._text = _CodeText(theme, code.info)
         head = QFrame()
         head.setObjectName("codeHead")
         row = QHBoxLayout(head)
@@ -55,7 +55,7 @@ class CodeBlock(QWidget):
         outer = QVBoxLayout(self)
         outer.setContentsMargins(code.depth * INDENT_PX, 9, 0, 6)
         outer.addWidget(card)
-        self._language.setText(code.language)
+        self._language.setText(code.info)
         self._retranslate()
         self.show_code(code)
 
@@ -69,9 +69,9 @@ class CodeBlock(QWidget):
 
     def show_code(self, code: Code) -> None:
         """Show `code`; when it only grew, the rest is appended."""
-        if code.language != self._language.text():
-            self._language.setText(code.language)
-            self._text.set_language(code.language)
+        if code.info != self._language.text():
+            self._language.setText(code.info)
+            self._text.set_language(code.info)
         self._text.show_code(code.text)
 
     def finish(self) -> None:

@@ -92,9 +92,10 @@ class CodeLexer:
 
 
 def _lexer_for(language: str) -> Any:
-    """A Pygments lexer, or None where the language is unknown."""
+    """A Pygments lexer for the first word of a fence's info, or None where the language is unknown."""
     try:
-        return get_lexer_by_name(language.lower(), stripnl=False, ensurenl=False) if language else None
+        name = language.lower().split()[0] if language.split() else ""
+        return get_lexer_by_name(name, stripnl=False, ensurenl=False) if name else None
     except ClassNotFound:
         return None
 

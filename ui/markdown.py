@@ -111,7 +111,7 @@ class _Fence:
         self.searched = 0
         self._marker = marker
         self._indent = indent
-        self._language = info.split()[0] if info else ""
+        self._info = info
 
     def block(self, source: str) -> Code:
         last = source.rsplit("\n", 1)[-1].strip()
@@ -119,7 +119,7 @@ class _Fence:
             source = source[: source.rfind("\n") + 1]
         if self._indent:
             source = re.sub(rf"^ {{1,{self._indent}}}", "", source, flags=re.MULTILINE)
-        return Code(source.removesuffix("\n"), self._language)
+        return Code(source.removesuffix("\n"), self._info)
 
 
 def parse_markdown(text: str) -> tuple[Block, ...]:

@@ -44,8 +44,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Code:
+    """`info`: what follows the fence; its first word is the language."""
+
     text: str
-    language: str = ""
+    info: str = ""
     depth: int = 0
 
 
@@ -113,8 +115,7 @@ class _Reader:
                 self._read_inline(token)
             case "fence" | "code_block":
                 self._flush_marker()
-                info = token.info.split()
-                self.blocks.append(Code(token.content.removesuffix("\n"), info[0] if info else "", self._depth))
+                self.blocks.append(Code(token.content.removesuffix("\n"), token.info.strip(), self._depth))
             case "hr":
                 self.blocks.append(Rule())
             case "table_open":

@@ -120,6 +120,7 @@ class ReplyBody(QWidget):
 
     def _insert(self, position: int, part: _Part) -> _Part:
         self._layout.insertWidget(position, part)
+        part.show()
         return part
 
     def _discard(self, part: QWidget) -> None:

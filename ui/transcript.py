@@ -169,7 +169,11 @@ class Transcript(QScrollArea):
                 widget.deleteLater()
 
     def _add(self, widget: QWidget) -> None:
-        self._column.insertWidget(self._column.count() - 1, widget)
+        self._insert(self._column.count() - 1, widget)
+
+    def _insert(self, index: int, widget: QWidget) -> None:
+        self._column.insertWidget(index, widget)
+        widget.show()  # now, not at the next event: what is hidden has no height in the layout
 
     def _live_widget(self, text: str) -> AssistantMessage:
         self._live = AssistantMessage(self._theme)
@@ -201,7 +205,7 @@ class Transcript(QScrollArea):
         from_end = bar.maximum() - bar.value()
         first = max(0, self._first_built - OLDER_BUILT)
         for index, message in enumerate(self._messages[first : self._first_built]):
-            self._column.insertWidget(index, self._widget_for(message))
+            self._insert(index, self._widget_for(message))
         self._first_built = first
         self._lay_out()
         bar.setValue(bar.maximum() - from_end)
