@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from jinja2 import TemplateError as JinjaError
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from engine.protocol.commands import ChatMessage, Role
 from engine.protocol.errors import TemplateError
@@ -55,13 +56,16 @@ class ChatTemplate:
     def _apply(self, turns: list[dict[str, str]], add_generation_prompt: bool, started_on: dt.date | None) -> str:
         day = started_on or dt.datetime.now().astimezone().date()
         noon = dt.datetime.combine(day, dt.time(12))
-        rendered = self._tokenizer.apply_chat_template(
-            turns,
-            chat_template=self._template,
-            tokenize=False,
+        # Not `apply_chat_template`: it lets no function through to the template, and templates ask for the date by one.
+        compiled = _compile_jinja_template(self._tokenizer.get_chat_template(self._template))
+        rendered = compiled.render(
+            messages=turns,
+            tools=None,
+            documents=None,
             add_generation_prompt=add_generation_prompt,
-            strftime_now=lambda form: noon.strftime(form),  # noqa: PLW0108 - jinja's sandbox refuses a builtin method
+            strftime_now=noon.strftime,
             date_string=noon.strftime("%d %b %Y"),
+            **self._tokenizer.special_tokens_map,
         )
         return str(rendered)
 
