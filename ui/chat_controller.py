@@ -89,7 +89,7 @@ class ChatController(QObject):
             page.show_empty(False)
         question = Message(0, conversation_id, Role.USER, text, datetime.now(UTC))
         page.transcript.add_turn(question)
-        self._meter.reply_requested()
+        self._meter.reply_requested(conversation_id)
         self.conversations_changed.emit()
         self.opened.emit(self._conversation(conversation_id))
 

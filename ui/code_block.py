@@ -15,7 +15,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QSizePolicy, QTextEdit, QVBoxLayout, QWidget
 
-from ui.highlight import CodeLexer, Line
+from ui.highlight import CodeLexer, LexRun, Line
 from ui.markdown_blocks import Code
 from ui.prose_document import INDENT_PX
 from ui.theme import Theme, mono_font
@@ -24,6 +24,7 @@ _LINE_PX = 20
 _PADDING = 10
 _SCROLL_BAR_PX = 10
 _COPIED_MS = 1500
+_SLICE_S = 0.004
 
 
 class CodeBlock(QWidget):
@@ -106,6 +107,10 @@ class _CodeText(QTextEdit):
         self._theme = theme
         self._lexer = CodeLexer(language)
         self._shown: list[Line] = []
+        self._run: LexRun | None = None
+        self._run_from = 0
+        self._slice_timer = QTimer(self, interval=0)
+        self._slice_timer.timeout.connect(self._on_slice_due)
         self.code = ""
         self.setReadOnly(True)
         self.setUndoRedoEnabled(False)
@@ -149,12 +154,26 @@ class _CodeText(QTextEdit):
         self._fit()
 
     def finish(self) -> None:
-        if self._lexer.finish(self.code.split("\n")):
-            self._colour(0)
+        """The code is whole: colour it exactly, in slices that do not hold the window up."""
+        self._run = self._lexer.whole_pass(self.code.split("\n"))
+        if self._run is not None:
+            self._run_from = 0
+            self._slice_timer.start()
+
+    @Slot()
+    def _on_slice_due(self) -> None:
+        assert self._run is not None
+        is_done = self._run.advance(_SLICE_S)
+        end = len(self._run.lines) - (0 if is_done else 1)
+        self._colour(self._run_from, end)
+        self._run_from = end
+        if is_done:
+            self._slice_timer.stop()
+            self._run = None
 
     def recolour(self) -> None:
         self._shown = []
-        self._colour(0)
+        self._colour(0, self._run_from if self._run is not None else None)
 
     def sizeHint(self) -> QSize:
         return QSize(100, self.height())
@@ -183,13 +202,13 @@ class _CodeText(QTextEdit):
         characters.setFont(mono_font(13))
         cursor.setBlockCharFormat(characters)
 
-    def _colour(self, first: int) -> None:
+    def _colour(self, first: int, end: int | None = None) -> None:
         """Give the lines from `first` on their colours, touching only those whose ranges changed."""
         lines = self._lexer.lines
-        del self._shown[len(lines) :]
-        self._shown.extend([] for _ in range(len(lines) - len(self._shown)))
+        end = len(lines) if end is None else end
+        self._shown.extend([] for _ in range(end - len(self._shown)))
         block = self.document().findBlockByNumber(first)
-        for number in range(first, len(lines)):
+        for number in range(first, end):
             if lines[number] != self._shown[number]:
                 block.layout().setFormats([self._format_range(part) for part in _parts(lines[number])])
                 self.document().markContentsDirty(block.position(), block.length())

@@ -44,8 +44,9 @@ class MeterFeed:
         self._refresh_state()
         self._strip.show_now(self._reading)
 
-    def reply_requested(self) -> None:
-        """The speed and first token of the reply before no longer hold."""
+    def reply_requested(self, conversation_id: str) -> None:
+        """The speed and first token of the reply before no longer hold. A new chat gets its id here."""
+        self._conversation_id = conversation_id
         self._reading.decode_tps = self._reading.ttft_s = None
         self._strip.sparkline.clear()
         self.refresh()

@@ -18,8 +18,9 @@ from ui.messages import AssistantMessage, Notice, UserMessage
 from ui.theme import Theme
 from ui.tokens import READING_WIDTH, SPACE_XL
 
-FIRST_BUILT = 30
+FIRST_BUILT = 30  # at most; as many as fill two screens
 OLDER_BUILT = 20
+_CHUNK = 6
 _BUILD_AHEAD_PX = 400
 _AT_END_PX = 12
 
@@ -80,10 +81,11 @@ class Transcript(QScrollArea):
         self._content.setUpdatesEnabled(False)
         self._clear()
         self._messages = messages
-        self._first_built = max(0, len(messages) - FIRST_BUILT)
-        for message in messages[self._first_built :]:
-            is_live = live_text is not None and message is messages[-1]
-            self._add(self._live_widget(live_text or "") if is_live else self._widget_for(message))
+        self._first_built = len(messages)
+        if live_text is not None:
+            self._first_built -= 1
+            self._add(self._live_widget(live_text))
+        self._build_first()
         self._show_notice(notice)
         self._is_following = True
         self._content.setUpdatesEnabled(True)
@@ -197,16 +199,27 @@ class Transcript(QScrollArea):
             self._notice = Notice(sentence)
             self._add(self._notice)
 
+    def _build_first(self) -> None:
+        """From the end upwards, until the screen is filled twice: what is not seen need not be waited for."""
+        least = max(0, len(self._messages) - FIRST_BUILT)
+        while self._first_built > least:
+            self._build_before(min(_CHUNK, self._first_built - least))
+            if self._column.totalHeightForWidth(self.viewport().width()) > 2 * self.viewport().height():
+                return
+
+    def _build_before(self, count: int) -> None:
+        first = max(0, self._first_built - count)
+        for index, message in enumerate(self._messages[first : self._first_built]):
+            self._insert(index, self._widget_for(message))
+        self._first_built = first
+
     def _build_older(self) -> None:
         if self._first_built == 0 or self._is_placing:
             return
         self._is_placing = True
         bar = self.verticalScrollBar()
         from_end = bar.maximum() - bar.value()
-        first = max(0, self._first_built - OLDER_BUILT)
-        for index, message in enumerate(self._messages[first : self._first_built]):
-            self._insert(index, self._widget_for(message))
-        self._first_built = first
+        self._build_before(OLDER_BUILT)
         self._lay_out()
         bar.setValue(bar.maximum() - from_end)
         self._is_placing = False

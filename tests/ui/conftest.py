@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QCoreApplication, QEvent, QTimer
+from PySide6.QtCore import QCoreApplication, QEvent, QLocale, QTimer
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -81,10 +81,15 @@ class Desk:
         return conversation.id
 
     def transcript_text(self) -> str:
-        texts = []
-        for widget in self.window.page.transcript.built():
-            texts.append(widget.text)
-        return "\n".join(texts)
+        return "\n".join(widget.text for widget in self.window.page.transcript.built())
+
+
+@pytest.fixture(autouse=True)
+def english_numbers() -> Iterator[None]:
+    before = QLocale()
+    QLocale.setDefault(QLocale(QLocale.Language.English, QLocale.Country.UnitedStates))
+    yield
+    QLocale.setDefault(before)
 
 
 @pytest.fixture

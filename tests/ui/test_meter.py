@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from app.conversation import MessageState
+from app.settings import Settings
+from engine.protocol.commands import Role
+from engine.protocol.events import (
+    CacheReading,
+    FinishReason,
+    LoadStage,
+    MemoryReading,
+    ModelLoading,
+    Phase,
+    PhaseChanged,
+    SnapshotSaved,
+)
+from tests.ui.conftest import Desk, OpenDesk
+from tests.ui.fakes import GB, MB, turn_statistics
+from ui import numbers
+from ui.meter import MeterStrip
+from ui.meter_reading import MeterReading
+from ui.statistics_line import statistics_items
+from ui.theme import Theme
+
+
+def state(desk: Desk) -> str:
+    desk.qtbot.waitUntil(lambda: not desk.window.meter._timer.isActive())
+    return desk.window.meter.state.text()
+
+
+def test_the_state_goes_through_load_restore_prefill_thinking_answering_saving(open_desk: OpenDesk) -> None:
+    desk = open_desk(loaded=False)
+    assert state(desk) == "Loading model"
+    desk.engine.tell(ModelLoading("start", LoadStage.WEIGHTS, 0.4))
+    desk.settle()
+    assert state(desk) == "Loading model 40 %"
+    desk.load()
+    assert state(desk) == "Ready"
+    request = desk.send("hello")
+    ids = (request.conversation_id, request.request_id)
+    assert state(desk) == "Waiting"
+    for event, words in (
+        (PhaseChanged(*ids, Phase.RESTORING), "Restoring"),
+        (PhaseChanged(*ids, Phase.PREFILL, 0, 6408, None), "Reading 0 %"),
+        (PhaseChanged(*ids, Phase.PREFILL, 3974, 6408, 3.2), "Reading 62 % · 3 s left"),
+        (PhaseChanged(*ids, Phase.ANSWERING), "Thinking"),
+    ):
+        desk.engine.tell(event)
+        desk.settle()
+        assert state(desk) == words
+    desk.engine.text(request, "Hi")
+    desk.settle()
+    assert state(desk) == "Answering"
+    desk.engine.finish(request, "Hi")
+    desk.engine.tell(PhaseChanged(*ids, Phase.SAVING))
+    desk.settle()
+    assert state(desk) == "Saving"
+    desk.engine.tell(SnapshotSaved(*ids, 10, 1, 1, 0.1))
+    desk.settle()
+    assert state(desk) == "Ready"
+
+
+def test_another_chat_at_work_is_said(open_desk: OpenDesk) -> None:
+    desk = open_desk()
+    request = desk.send("first")
+    desk.engine.begin(request, "a")
+    desk.settle()
+    desk.window.controller.open(None)
+    assert state(desk) == "Busy in another chat"
+    assert "waits its turn" in desk.window.page.composer.hint.text()
+
+
+def test_the_values_are_those_of_the_events(desk: Desk) -> None:
+    request = desk.send("hello")
+    desk.engine.begin(request, "Hi")
+    desk.engine.tell(desk.engine.statistics(request, 138.2, ttft_s=0.061))
+    desk.settle()
+    meter = desk.window.meter
+    desk.qtbot.waitUntil(lambda: not meter._timer.isActive())
+    assert meter.context.value.text() == "6,412 / 8,192"
+    assert meter.cache.value.text() == "148 MB"
+    assert meter.cache.note.text() == "bf16"
+    assert meter.memory.value.text() == "3.2 / 8.0 GB"
+    assert meter.speed.value.text() == "138 tok/s"
+    assert meter.speed.note.text() == "first token 0.06 s"
+
+
+def test_a_thousand_tokens_a_second_are_shown_within_five_percent(desk: Desk) -> None:
+    request = desk.send("hello")
+    desk.engine.begin(request, "Hi")
+    desk.engine.tell(desk.engine.statistics(request, 1000.0))
+    desk.settle()
+    meter = desk.window.meter
+    desk.qtbot.waitUntil(lambda: meter.speed.value.text() != numbers.DASH)
+    shown = float(meter.speed.value.text().removesuffix(" tok/s").replace(",", ""))
+    assert shown == pytest.approx(1000, rel=0.05)
+
+
+def test_at_most_ten_repaints_a_second_and_none_while_hidden(qtbot: QtBot, theme: Theme) -> None:
+    strip = MeterStrip(theme)
+    qtbot.addWidget(strip)
+    for _ in range(100):
+        strip.show_reading(MeterReading())
+    assert not strip._timer.isActive()
+    strip.resize(1200, 40)
+    strip.show()
+    before = strip.num_paints
+    for _ in range(1000):
+        strip.show_reading(MeterReading(context_tokens=1, context_length=2))
+    assert strip.num_paints == before
+    assert strip._timer.interval() >= 100
+    qtbot.waitUntil(lambda: strip.num_paints == before + 1)
+    assert strip.context.value.text() == "1 / 2"
+
+
+def test_the_spoken_text_does_not_change_with_every_reading(qtbot: QtBot, theme: Theme) -> None:
+    strip = MeterStrip(theme)
+    qtbot.addWidget(strip)
+    strip.resize(1200, 40)
+    strip.show()
+    strip.show_now(MeterReading(decode_tps=10.0))
+    spoken = strip.speed.accessibleName()
+    strip.show_now(MeterReading(decode_tps=20.0))
+    assert strip.speed.value.text() == "20 tok/s"
+    assert strip.speed.accessibleName() == spoken
+    qtbot.waitUntil(lambda: "20 tok/s" in strip.speed.accessibleName(), timeout=4000)
+
+
+def test_the_speed_of_the_last_reply_is_back_after_a_restart(open_desk: OpenDesk) -> None:
+    ids: list[str] = []
+
+    def fill(desk: Desk) -> None:
+        ids.append(desk.add_conversation("old", 0))
+        desk.store.add_message(ids[0], Role.USER, "q")
+        reply = desk.store.add_message(ids[0], Role.ASSISTANT, "", state=MessageState.STREAMING)
+        desk.store.finish_reply(
+            reply.id,
+            text="a",
+            token_ids=None,
+            tokenizer_id=None,
+            finish_reason=FinishReason.STOP,
+            statistics=turn_statistics(),
+        )
+
+    desk = open_desk(fill=fill, loaded=False)
+    desk.window.controller.open(ids[0])
+    assert desk.window.meter.speed.value.text() == "138 tok/s"
+    assert desk.window.meter.cache.value.text() == "148 MB"
+    assert desk.window.meter.context.value.text() == "6,412 / –"
+    desk.load()
+    desk.qtbot.waitUntil(lambda: desk.window.meter.context.value.text() == "6,412 / 8,192")
+
+
+BAD = [None, 0.0, -1.0, math.inf, -math.inf, math.nan]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_an_unknown_number_is_a_dash_or_left_out(bad: float | None) -> None:
+    assert numbers.speed(bad) == numbers.DASH
+    reading = MeterReading(decode_tps=bad, ttft_s=bad if bad != 0.0 else None)
+    words = [
+        reading.context_words(),
+        reading.cache_words(),
+        reading.memory_words(),
+        reading.speed_words(),
+        reading.first_token_words(),
+    ]
+    items = statistics_items(turn_statistics(decode_tps=bad, ttft_s=bad if bad != 0.0 else None), FinishReason.STOP)
+    assert items == ["6,371 of 6,408 tokens reused"]
+    for text in [*words, *items]:
+        assert "nan" not in text.lower()
+        assert "inf" not in text.lower()
+        assert not text.startswith("0")
+
+
+def test_the_device_is_shown_where_there_is_one() -> None:
+    memory = MemoryReading(2 * GB, 10 * GB, 64 * GB, device_free_bytes=100 * GB, device_total_bytes=141 * GB)
+    assert MeterReading(memory=memory).memory_words() == "41 / 141 GB"
+    assert "100 GB" in MeterReading(memory=memory).memory_tooltip()
+
+
+def test_the_bar_of_the_cache_is_the_budget() -> None:
+    reading = MeterReading(
+        cache=CacheReading(10, 100 * MB, "bf16", "cpu"), all_caches_bytes=300 * MB, budget_bytes=400 * MB
+    )
+    assert reading.cache_fractions() == (0.25, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "words"),
+    [
+        (None, "–"), (0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (23_040, "23 kB"), (148_000_000, "148 MB"),
+        (999_999_999, "1.0 GB"), (3_210_000_000, "3.2 GB"), (2**33, "8.6 GB"), (5 * 10**12, "5 TB"),
+    ],
+)  # fmt: skip
+def test_sizes(num_bytes: int | None, words: str) -> None:
+    assert numbers.size(num_bytes) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.004, "0.01 s"), (0.061, "0.06 s"), (3.21, "3.2 s"), (14.4, "14 s"), (95, "1 min 35 s"), (None, "–")],
+)
+def test_times(seconds: float | None, words: str) -> None:
+    assert numbers.seconds(seconds) == words
+
+
+def test_a_narrow_strip_leaves_out_what_has_no_room_and_never_cuts_the_state(open_desk: OpenDesk) -> None:
+    desk = open_desk(Settings(language="ko", theme="dark"))
+    request = desk.send("hello")
+    desk.engine.begin(request, "Hi")
+    desk.engine.tell(desk.engine.statistics(request, 138.2, ttft_s=0.06))
+    desk.settle()
+    meter = desk.window.meter
+    for width in (1280, 900, 700, 640):
+        desk.window.resize(width, 500)
+        desk.settle()
+        assert meter._row.minimumSize().width() <= width
+        assert meter.state.geometry().right() < width
+        assert meter.context.value.isVisible()
+        assert meter.speed.value.isVisible()
