@@ -59,6 +59,15 @@ class Rule:
 Block = Paragraph | Table | Code | Rule
 
 
+def block_spans(block: Block) -> tuple[Span, ...]:
+    match block:
+        case Paragraph():
+            return block.spans
+        case Table():
+            return tuple(span for row in block.rows for cell in row for span in cell)
+    return ()
+
+
 def plain_text(spans: tuple[Span, ...]) -> str:
     return "".join(span.text for span in spans)
 

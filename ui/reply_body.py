@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeVar
 
+from PySide6.QtCore import QEvent, Qt
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from ui.code_block import CodeBlock
 from ui.flow_text import FlowText
 from ui.markdown import MarkdownStream, Update, parse_markdown
-from ui.markdown_blocks import Block, Code, Paragraph, Span
+from ui.markdown_blocks import Block, Code, Paragraph, Span, block_spans
 from ui.prose_document import ProseWriter
 from ui.theme import Theme
 
@@ -137,10 +138,12 @@ class ProsePart(FlowText):
         self._blocks: list[Block] = []
         self._is_first = is_first
         self._writer = ProseWriter(self.document(), theme.tokens, is_first)
+        self._retranslate()
 
     def append_block(self, block: Block) -> None:
         self._blocks.append(block)
         self._writer.write([block])
+        self._update_focus_policy()
 
     def replace(self, blocks: list[Block]) -> None:
         if blocks != self._blocks:
@@ -150,10 +153,24 @@ class ProsePart(FlowText):
     def recolour(self) -> None:
         self._rewrite()
 
+    def changeEvent(self, event: QEvent) -> None:
+        if event.type() == QEvent.Type.LanguageChange:
+            self._retranslate()
+        super().changeEvent(event)
+
+    def _retranslate(self) -> None:
+        self.setAccessibleName(self.tr("Reply"))
+
+    def _update_focus_policy(self) -> None:
+        """The keyboard reaches prose with links in it, to open them; other prose would only be in the way."""
+        has_link = any(span.href for block in self._blocks for span in block_spans(block))
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if has_link else Qt.FocusPolicy.ClickFocus)
+
     def _rewrite(self) -> None:
         self.document().clear()
         self._writer = ProseWriter(self.document(), self._theme.tokens, self._is_first)
         self._writer.write(self._blocks)
+        self._update_focus_policy()
 
 
 def _with_caret(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

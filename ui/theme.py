@@ -60,8 +60,7 @@ class Theme(QObject):
     def _wanted(self) -> str:
         if self._mode in self._all:
             return self._mode
-        is_dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
-        return "dark" if is_dark else "light"
+        return "dark" if is_system_dark() else "light"
 
     def _apply(self) -> None:
         application = QApplication.instance()
@@ -71,6 +70,10 @@ class Theme(QObject):
         application.setFont(ui_font())
         application.setPalette(_palette(self._tokens))
         application.setStyleSheet(style_sheet(self._tokens))
+
+
+def is_system_dark() -> bool:
+    return QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
 
 
 def ui_font(pixels: int = TEXT_PX, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:

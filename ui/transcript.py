@@ -148,6 +148,10 @@ class Transcript(QScrollArea):
         bar = self.width() - self.viewport().width()  # the column stays over the composer, scroll bar or not
         self._column.setContentsMargins(side, SPACE_XL - 2, max(SPACE_XL - 10, side - bar), SPACE_XL)
         super().resizeEvent(event)
+        if self._first_built > 0 and self.verticalScrollBar().maximum() < self.viewport().height():
+            self._build_first()
+        if self._is_following:
+            self._place_at_end()
         self._place_jump()
 
     def changeEvent(self, event: QEvent) -> None:

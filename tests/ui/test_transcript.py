@@ -138,3 +138,17 @@ def test_a_long_chat_of_code_builds_no_more_than_two_screens_of_it(transcript: T
     code = "```python\n" + "x = 1\n" * 100 + "```"
     transcript.show_messages(messages(2000, code + " {n}"), None, None)
     assert transcript.num_built <= 6
+
+
+def test_a_chat_opened_before_the_window_was_laid_out_can_be_scrolled(open_desk: OpenDesk) -> None:
+    ids: list[str] = []
+    desk = open_desk(fill=lambda desk: ids.append(desk.add_conversation("long", 1000)), loaded=False)
+    desk.window.close()
+    settings = desk.saved[-1].__class__(language="en", theme="light", last_conversation=ids[0])
+    desk.window.deleteLater()
+    desk.open(settings)
+    desk.settle()
+    bar = desk.window.page.transcript.verticalScrollBar()
+    assert bar.value() == bar.maximum() > desk.window.page.transcript.viewport().height() // 2
+    assert 0 < desk.window.page.transcript.num_built <= FIRST_BUILT
+    assert desk.window.page.transcript.built()[-1].text == "reply 999"
