@@ -61,12 +61,16 @@ class Runtime:
     def load(self, command: LoadModel) -> ModelInfo:
         """Replace the model. Raises ModelError; then no model is loaded."""
         self._unload()
-        model = load_model(
-            command.path,
-            command.weights,
-            self._config,
-            lambda stage: self._emit(ModelLoading(command.request_id, stage, None)),
-        )
+        gc.disable()  # collections while many objects are made stop the window's thread for 0.1 s and more
+        try:
+            model = load_model(
+                command.path,
+                command.weights,
+                self._config,
+                lambda stage: self._emit(ModelLoading(command.request_id, stage, None)),
+            )
+        finally:
+            gc.enable()
         self._model = model
         self._caches = CacheManager(model, self._files, self._saver, self._config.memory_budget_bytes)
         self._unreported_load_s = model.info.load_s
@@ -103,8 +107,9 @@ class Runtime:
 
     def report(self, command: ReportCache) -> CacheReported:
         if self._caches is None:
-            report = report_disk(self._config.kv_dir, self._config.memory_budget_bytes)
-            return dataclasses.replace(report, request_id=command.request_id)
+            return dataclasses.replace(
+                report_disk(self._config.kv_dir, self._config.memory_budget_bytes), request_id=command.request_id
+            )
         return self._caches.report(command.request_id, command.conversation_ids)
 
     def verify(self, command: Verify, is_cancelled: Callable[[], bool]) -> Verified:

@@ -6,6 +6,8 @@ Importing this module does not import torch; the thread does, so that the window
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import logging
 import queue
 import threading
@@ -14,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.kv.snapshots import SnapshotFiles, report_disk
 from engine.protocol.commands import Command, Forget, Generate, LoadModel, ReportCache, RunBench, Verify
 from engine.protocol.config import EngineConfig
 from engine.protocol.errors import EngineError, OutOfMemoryError
@@ -87,26 +90,46 @@ class EngineWorker:
                 if item.event is not None:
                     self._on_event(item.event)
                 continue
+            if runtime is None and self._answers_from_disk(item):
+                continue
             if runtime is None:
                 runtime = self._start_runtime(item)
-                if runtime is None:
-                    continue
-            self._handle(runtime, item)
+            if runtime is not None:
+                self._handle(runtime, item)
         if runtime is not None:
             runtime.close()
             self._tell_saves()
         self._on_event(EngineStopped())
 
+    def _answers_from_disk(self, command: Command) -> bool:
+        """Before any model, two commands need no torch: they concern nothing but the files."""
+        match command:
+            case ReportCache():
+                report = report_disk(self._config.kv_dir, self._config.memory_budget_bytes)
+                self._on_event(dataclasses.replace(report, request_id=command.request_id))
+            case Forget():
+                try:
+                    SnapshotFiles(self._config.kv_dir).delete(command.conversation_id)
+                except OSError:
+                    _log.exception("snapshots of %s could not be deleted", command.conversation_id)
+            case _:
+                return False
+        return True
+
     def _start_runtime(self, command: Command) -> Runtime | None:
         """Import torch and everything that needs it; a broken installation becomes an event."""
         if isinstance(command, LoadModel):
             self._on_event(ModelLoading(command.request_id, LoadStage.IMPORTING, None))
+        gc.disable()  # a collection amid thousands of new modules stops every thread for 0.1 to 0.2 s
         try:
             from engine.runtime import Runtime  # noqa: PLC0415 - imports torch: on this thread, behind the window
         except (ImportError, OSError) as error:
             _log.exception("torch or transformers cannot be imported")
             self._fail(command, "engine", f"The inference libraries cannot be loaded ({error}); install Ember again.")
             return None
+        finally:
+            gc.freeze()
+            gc.enable()
         return Runtime(self._config, self._on_event, lambda event: self._inbox.put(_SaveEnded(event)))
 
     def _handle(self, runtime: Runtime, command: Command) -> None:

@@ -134,7 +134,7 @@ class Engine:
 
     def fail(self, conversation: str, messages: list[ChatMessage]) -> Failed:
         self._count += 1
-        self.worker.submit(Generate(conversation, f"turn-{self._count}", tuple(messages), GREEDY, 4))
+        self.worker.submit(Generate(conversation, f"turn-{self._count}", tuple(messages), GREEDY, 12))
         failed = self.wait(Finished, Failed)
         assert isinstance(failed, Failed), failed
         return failed

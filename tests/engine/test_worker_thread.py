@@ -1,0 +1,71 @@
+"""The thread boundary: what needs no torch gets none, what fails is told, and the thread survives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.protocol.events import Failed
+from tests.engine.conftest import Engine, user
+
+StartEngine = Callable[..., Engine]
+
+WITHOUT_TORCH = """
+import queue, sys
+from pathlib import Path
+from engine.protocol.commands import Forget, ReportCache
+from engine.protocol.config import EngineConfig
+from engine.protocol.events import CacheReported
+from engine.worker import EngineWorker
+events = queue.Queue()
+worker = EngineWorker(EngineConfig(Path(sys.argv[1]), Path(sys.argv[1])), events.put)
+worker.start()
+worker.submit(Forget("nobody"))
+worker.submit(ReportCache("r"))
+assert isinstance(events.get(timeout=30), CacheReported)
+worker.shutdown()
+assert "torch" not in sys.modules
+"""
+
+
+def test_reporting_and_forgetting_before_any_model_import_no_torch(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, str(tmp_path)], check=True, timeout=60)
+
+
+def test_a_bug_ends_in_an_event_and_the_next_command_works(
+    start_engine: StartEngine, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start_engine(tiny_model)
+    monkeypatch.setattr("engine.turn.Turn.run", lambda self: 1 / 0)
+    failed = engine.fail("a", [user("hello")])
+    assert isinstance(failed, Failed)
+    assert failed.code == "bug"
+    monkeypatch.undo()
+    assert engine.reply("a", [user("hello")]).token_ids
+
+
+@pytest.mark.parametrize("at", ["prefill", "decode"])
+def test_running_out_of_memory_in_a_reply_is_told_and_the_next_one_is_right(
+    start_engine: StartEngine, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    from engine.kv.working_cache import ContiguousLayer
+
+    engine = start_engine(tiny_model)
+    messages = [user("the lazy dog " * 8)]
+    expected = engine.reply("cold", list(messages)).token_ids
+    original, calls = ContiguousLayer.update, [0]
+
+    def update(self: ContiguousLayer, key: object, value: object, *args: object, **kwargs: object) -> object:
+        calls[0] += 1
+        if calls[0] == (2 if at == "prefill" else 29):
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 7 bytes")
+        return original(self, key, value, *args, **kwargs)
+
+    monkeypatch.setattr(ContiguousLayer, "update", update)
+    assert engine.fail("a", list(messages)).code == "out_of_memory"
+    monkeypatch.undo()
+    assert engine.reply("a", list(messages)).token_ids == expected
