@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from PySide6.QtCore import QRect, QSize, Qt, QUrl, Signal, Slot
-from PySide6.QtGui import QColor, QDesktopServices, QPainter, QPaintEvent, QTextBlock, QTextFormat, QWheelEvent
+from PySide6.QtCore import QRect, QSize, Qt, QUrl, Slot
+from PySide6.QtGui import (
+    QColor,
+    QDesktopServices,
+    QPainter,
+    QPaintEvent,
+    QTextBlock,
+    QTextDocument,
+    QTextFormat,
+    QWheelEvent,
+)
 from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser, QWidget
 
 from ui.theme import Theme
@@ -17,11 +27,10 @@ _SAFE_SCHEMES = {"http", "https", "mailto"}
 
 
 class FlowText(QTextBrowser):
-    height_changed = Signal()
-
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
+        self._heights: dict[int, int] = {}  # by width, for the text as it is
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -34,12 +43,11 @@ class FlowText(QTextBrowser):
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
         self.anchorClicked.connect(self._on_anchor_clicked)
-        self.document().documentLayout().documentSizeChanged.connect(self._on_document_size_changed)
+        self.document().contentsChanged.connect(self._on_contents_changed)
 
     def natural_width(self, at_most: int) -> int:
         """The width the text takes when it may be `at_most` wide."""
-        self.document().setTextWidth(at_most)
-        return min(at_most, math.ceil(self.document().idealWidth()) + 1)
+        return min(at_most, math.ceil(self._measured(at_most, QTextDocument.idealWidth)) + 1)
 
     # Qt overrides
 
@@ -47,10 +55,9 @@ class FlowText(QTextBrowser):
         return True
 
     def heightForWidth(self, width: int) -> int:
-        document = self.document()
-        if document.textWidth() != width:
-            document.setTextWidth(width)
-        return math.ceil(document.size().height())
+        if width not in self._heights:
+            self._heights[width] = math.ceil(self._measured(width, lambda document: document.size().height()))
+        return self._heights[width]
 
     def sizeHint(self) -> QSize:
         width = max(1, self.width())
@@ -83,13 +90,22 @@ class FlowText(QTextBrowser):
         painter.end()
 
     @Slot()
-    def _on_document_size_changed(self) -> None:
+    def _on_contents_changed(self) -> None:
+        """Only another text asks for another layout: another width comes from one, and would ask for ever."""
+        self._heights.clear()
         self.updateGeometry()
-        self.height_changed.emit()
 
     @Slot(QUrl)
     def _on_anchor_clicked(self, url: QUrl) -> None:
         open_safely(url)
+
+    def _measured(self, width: int, measure: Callable[[QTextDocument], float]) -> float:
+        """Measure the document at another width, and leave it as it is drawn."""
+        document, drawn = self.document(), self.document().textWidth()
+        document.setTextWidth(width)
+        result = measure(document)
+        document.setTextWidth(drawn)
+        return result
 
     def _block_rect(self, block: QTextBlock) -> QRect:
         return self.document().documentLayout().blockBoundingRect(block).toAlignedRect()

@@ -88,4 +88,4 @@ def _unit(num_bytes: int) -> tuple[float, str]:
 def _short(number: float) -> str:
     """Two figures below ten, whole numbers above."""
     decimals = 1 if 0 < number < 9.95 and number != int(number) else 0
-    return QLocale().toString(number, "f", decimals)
+    return QLocale().toString(float(number), "f", decimals)

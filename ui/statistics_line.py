@@ -30,12 +30,12 @@ def statistics_items(statistics: TurnStatistics | None, reason: FinishReason | N
         items.append(speed)
     if (first_token := numbers.seconds(statistics.ttft_s)) != DASH:
         items.append(_tr("first token {time}").format(time=first_token))
-    if statistics.prompt_tokens > 0:
-        items.append(
-            _tr("{reused} of {total} tokens reused").format(
-                reused=numbers.count(statistics.reused_tokens), total=numbers.count(statistics.prompt_tokens)
-            )
-        )
+    total = numbers.count(statistics.prompt_tokens)
+    if statistics.reused_tokens > 0:
+        reused = numbers.count(statistics.reused_tokens)
+        items.append(_tr("{reused} of {total} tokens reused").format(reused=reused, total=total))
+    elif statistics.prompt_tokens > 0:
+        items.append(_tr("{total} tokens read").format(total=total))
     return items
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -103,11 +103,17 @@ def open_desk(qtbot: QtBot, data_dir: Path) -> Iterator[OpenDesk]:
     desk = Desk(qtbot, store, bridge, engine, session, ModelLibrary(data_dir / "none", data_dir))
 
     def opened(
-        settings: Settings | None = None, *, loaded: bool = True, fill: Callable[[Desk], object] | None = None
+        settings: Settings | None = None,
+        *,
+        loaded: bool = True,
+        fill: Callable[[Desk], object] | None = None,
+        reopens: bool = False,
     ) -> Desk:
+        """`reopens`: as at a start of the program, the newest chat is shown before the window is laid out."""
         if fill is not None:
             fill(desk)
-        desk.open(settings or Settings(language="en", theme="light"))
+        settings = settings or Settings(language="en", theme="light")
+        desk.open(replace(settings, last_conversation=store.conversations()[0].id) if reopens else settings)
         if loaded:
             desk.load()
         return desk

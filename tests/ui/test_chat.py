@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 
@@ -241,3 +243,29 @@ def test_choosing_other_weights_loads_the_model_again(desk: Desk) -> None:
     desk.settle()
     assert "model" in desk.window.page.composer.hint.text()
     assert desk.saved[-1].weights == "4bit"
+
+
+def test_painting_asks_for_no_layout_and_so_for_no_painting(open_desk: OpenDesk) -> None:
+    """It once did, for ever: a window at rest kept a core busy."""
+    markdown = "# Title\n\n- item\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1\n```\n\n> quoted **text**"
+    desk = open_desk(fill=lambda desk: desk.add_conversation("chat", 3, markdown), reopens=True)
+    desk.window.grab()
+    desk.settle()
+
+    class Watcher(QObject):
+        seen: ClassVar[list[str]] = []
+
+        def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802
+            if event.type() == QEvent.Type.LayoutRequest:
+                self.seen.append(type(watched).__name__)
+            return False
+
+    watcher = Watcher()
+    application = QCoreApplication.instance()
+    assert application is not None
+    application.installEventFilter(watcher)
+    for _ in range(3):
+        desk.window.grab()
+        desk.settle()
+    application.removeEventFilter(watcher)
+    assert watcher.seen == []

@@ -141,12 +141,7 @@ def test_a_long_chat_of_code_builds_no_more_than_two_screens_of_it(transcript: T
 
 
 def test_a_chat_opened_before_the_window_was_laid_out_can_be_scrolled(open_desk: OpenDesk) -> None:
-    ids: list[str] = []
-    desk = open_desk(fill=lambda desk: ids.append(desk.add_conversation("long", 1000)), loaded=False)
-    desk.window.close()
-    settings = desk.saved[-1].__class__(language="en", theme="light", last_conversation=ids[0])
-    desk.window.deleteLater()
-    desk.open(settings)
+    desk = open_desk(fill=lambda desk: desk.add_conversation("long", 1000), reopens=True)
     desk.settle()
     bar = desk.window.page.transcript.verticalScrollBar()
     assert bar.value() == bar.maximum() > desk.window.page.transcript.viewport().height() // 2
