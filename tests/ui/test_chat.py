@@ -245,10 +245,10 @@ def test_choosing_other_weights_loads_the_model_again(desk: Desk) -> None:
     assert desk.saved[-1].weights == "4bit"
 
 
-def test_a_window_at_rest_lays_nothing_out(open_desk: OpenDesk) -> None:
+@pytest.mark.parametrize("num_turns", [2, 20])
+def test_a_window_at_rest_lays_nothing_out(open_desk: OpenDesk, num_turns: int) -> None:
     """It once did, for ever: painting asked for a layout, and a core was kept busy."""
-    markdown = "# Title\n\n- item\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1\n```\n\n> quoted **text**"
-    desk = open_desk(fill=lambda desk: desk.add_conversation("chat", 3, markdown), reopens=True)
+    desk = open_desk(fill=lambda desk: desk.add_conversation("chat", num_turns), reopens=True)
     desk.settle()
 
     class Watcher(QObject):
