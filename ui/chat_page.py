@@ -10,7 +10,7 @@ from ui.composer import Composer
 from ui.empty_state import EmptyState
 from ui.header import Header
 from ui.theme import Theme
-from ui.tokens import READING_WIDTH, SPACE_XL
+from ui.tokens import READING_WIDTH, SPACE_S, SPACE_XL
 from ui.transcript import Transcript
 
 
@@ -33,6 +33,7 @@ class ChatPage(QWidget):
         column.setSpacing(0)
         column.addWidget(header)
         column.addWidget(self._stack, 1)
+        column.addSpacing(SPACE_S)
         column.addLayout(self._composer_row)
 
     @property
