@@ -102,6 +102,8 @@ class FlowText(QTextBrowser):
     def _measured(self, width: int, measure: Callable[[QTextDocument], float]) -> float:
         """Measure the document at another width, and leave it as it is drawn."""
         document, drawn = self.document(), self.document().textWidth()
+        if drawn == width:
+            return measure(document)
         document.setTextWidth(width)
         result = measure(document)
         document.setTextWidth(drawn)

@@ -18,6 +18,7 @@ from ui.theme import Theme
 from ui.tokens import RADIUS_CARD
 
 _FLUSH_MS = 34  # at most 30 repaints a second
+_LONG_TEXT = 1000
 _BUBBLE_SHARE = 0.76
 _PAD_X, _PAD_TOP, _PAD_BOTTOM = 14, 8, 12  # a line has its free space above
 _TAIL_RADIUS = 3
@@ -85,6 +86,8 @@ class UserMessage(QWidget):
 
     def _text_width(self, width: int) -> int:
         at_most = max(40, int(width * _BUBBLE_SHARE) - 2 * _PAD_X)
+        if len(self._message_text) > _LONG_TEXT:
+            return at_most  # it fills the width in any case; measuring would lay it out twice more
         if self._natural[0] != at_most:
             self._natural = (at_most, self._text.natural_width(at_most))
         return self._natural[1]
