@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.kv.snapshots import SnapshotFiles, report_disk
+from engine.native_libraries import preload_torch
 from engine.protocol.commands import Command, Forget, Generate, LoadModel, ReportCache, RunBench, Verify
 from engine.protocol.config import EngineConfig
 from engine.protocol.errors import EngineError, OutOfMemoryError
@@ -120,6 +121,7 @@ class EngineWorker:
         """Import torch and everything that needs it; a broken installation becomes an event."""
         if isinstance(command, LoadModel):
             self._on_event(ModelLoading(command.request_id, LoadStage.IMPORTING, None))
+        preload_torch()
         gc.disable()  # a collection amid thousands of new modules stops every thread for 0.1 to 0.2 s
         try:
             from engine.runtime import Runtime  # noqa: PLC0415 - imports torch: on this thread, behind the window
