@@ -73,6 +73,7 @@ class MainWindow(QMainWindow):
         self._wire()
         self._refresh_conversations()
         self.controller.open(settings.last_conversation or None)
+        self.page.composer.edit.setFocus(Qt.FocusReason.OtherFocusReason)
 
     # what the parts ask for
 

@@ -49,6 +49,10 @@ def test_a_first_message_makes_a_conversation_and_its_reply_streams_into_the_win
     assert transcript.live is None
 
 
+def test_one_may_type_at_once_after_the_start(desk: Desk) -> None:
+    assert desk.window.focusWidget() is desk.window.page.composer.edit
+
+
 def test_stop_cancels_the_request_and_the_reply_says_so(desk: Desk) -> None:
     request = desk.send("Tell me a long story")
     desk.engine.begin(request, "Once upon")
