@@ -21,6 +21,7 @@ from engine.protocol.config import Weights
 from engine.protocol.errors import EngineError
 
 _log = logging.getLogger(__name__)
+_LARGEST_SEED = 2**63 - 1
 _DEFAULT_BENCH_CONTEXT = 2048
 
 
@@ -111,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_options(ask)
     ask.add_argument("--system", metavar="TEXT", help="system prompt of a new conversation")
     ask.add_argument("--greedy", action="store_true", help="always the likeliest token")
-    ask.add_argument("--seed", type=int, metavar="N", help="the same reply every time")
+    ask.add_argument("--seed", type=_seed, metavar="N", help="the same reply every time")
     ask.add_argument("--max-new-tokens", type=_positive, metavar="N", help="longest reply")
     ask.add_argument("message", metavar="MESSAGE", help="- reads standard input")
 
@@ -159,6 +160,13 @@ def _add(
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME_OR_PATH", help="see `ember models`")
     parser.add_argument("--weights", choices=[weights.value for weights in Weights], help="storage of the weights")
+
+
+def _seed(text: str) -> int:
+    seed = int(text) if text.isdecimal() else -1
+    if not 0 <= seed <= _LARGEST_SEED:
+        raise argparse.ArgumentTypeError(f"a seed is between 0 and {_LARGEST_SEED}")
+    return seed
 
 
 def _positive(text: str) -> int:

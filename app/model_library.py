@@ -142,7 +142,14 @@ def _check_is_model(path: Path) -> None:
                 f"{path} holds no language model (no readable config.json); give the folder that holds one.",
                 path=str(path),
             )
+        if not any(path.glob("*.safetensors")):
+            raise NotALanguageModelError(
+                f"{path} holds no safetensors weights; give the folder that holds them beside config.json.",
+                path=str(path),
+            )
         return
+    if not path.is_file():
+        raise NotALanguageModelError(f"{path} is neither a folder nor a file; give a model.", path=str(path))
     with path.open("rb") as file:
         is_gguf = file.read(4) == b"GGUF"
     if not is_gguf:

@@ -143,6 +143,8 @@ def _tell(call: Call, run: EngineRun, turn: _Turn, conversation_id: str) -> int:
         call.note(note)
     if isinstance(turn.saved, SnapshotNotSaved):
         call.note(turn.saved.reason)
+    if turn.finished.statistics.miss_reason is not None:
+        call.note(f"The conversation was read again: {turn.finished.statistics.miss_reason}.")
     if call.arguments.json:
         call.print_json(_result(turn.finished, turn.saved))
     elif turn.is_reader_gone:

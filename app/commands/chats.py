@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -36,7 +37,7 @@ def show(call: Call) -> int:
     if conversation.system_prompt:
         call.print(f"\n[{Role.SYSTEM}]\n{conversation.system_prompt}")
     for message in messages:
-        call.print(f"\n[{message.role}{_speed(message)}]\n{message.text}")
+        call.print(f"\n[{message.role}{_speed(message)}]\n{_printable(message.text)}")
     if conversation.draft:
         call.print(f"\n[draft]\n{conversation.draft}")
     return 0
@@ -66,6 +67,11 @@ def _message(message: Message) -> dict[str, Any]:
     content = asdict(message) | {"created_at": message.created_at.isoformat()}
     del content["conversation_id"]
     return content
+
+
+def _printable(text: str) -> str:
+    """Without control characters, which a terminal would obey."""
+    return "".join(character for character in text if character in "\n\t" or unicodedata.category(character) != "Cc")
 
 
 def _speed(message: Message) -> str:

@@ -5,6 +5,7 @@ Soft facts (attention backend, library versions, device) and the chat template a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable
@@ -109,13 +110,13 @@ def _read_cache(file: Path) -> dict[str, str]:
 
 def _write_cache(file: Path, known: dict[str, str]) -> None:
     """Best effort: without it the next load hashes again."""
-    try:
+    scratch = file.with_suffix(".tmp")
+    with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        scratch = file.with_suffix(".tmp")
         scratch.write_text(json.dumps(known), "utf-8")
         scratch.replace(file)
-    except OSError:
-        return
+    with contextlib.suppress(OSError):
+        scratch.unlink(missing_ok=True)
 
 
 def _plain(value: Any) -> Any:

@@ -164,6 +164,7 @@ def test_the_options_of_ask_reach_the_engine(ember, tmp_path):
     other = ember.resources / "models" / "Other"
     other.mkdir()
     (other / "config.json").write_text('{"model_type": "x"}')
+    (other / "model.safetensors").touch()
     ember("ask", "--model", "Other", "--weights", "4bit", "--greedy", "--seed", "7", "--max-new-tokens", "9", "Hello")
     (load,) = [command for command in ember.engines[-1].commands if isinstance(command, LoadModel)]
     assert (load.path, load.weights) == (other, Weights.BITS_4)
@@ -180,6 +181,7 @@ def test_the_options_of_ask_reach_the_engine(ember, tmp_path):
 def test_a_model_given_by_path_is_remembered_whole(ember, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text('{"model_type": "x"}')
+    (tmp_path / "mine" / "model.safetensors").touch()
     monkeypatch.chdir(tmp_path)
     ember("ask", "--model", "mine", "Hello")
     monkeypatch.chdir("/")
@@ -400,6 +402,9 @@ def test_models_are_listed_and_added(ember, tmp_path):
     folder = tmp_path / "새 모델"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "qwen3"}')
+    without_weights = ember("models", "add", str(folder))
+    assert (without_weights.code, "no safetensors weights" in without_weights.err) == (3, True)
+    (folder / "model.safetensors").touch()
     assert ember("models", "add", str(folder), "--json").content["name"] == "새 모델"
     found = ember("models", "--json").content["models"]
     assert [(entry["name"], entry["is_default"]) for entry in found] == [
@@ -408,6 +413,18 @@ def test_models_are_listed_and_added(ember, tmp_path):
     ]
     assert "(default)" in ember("models").out
     assert (ember("models", "add", str(tmp_path)).code, ember("models", "add", "/nowhere").code) == (3, 3)
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**63), "9" * 30, "x"])
+def test_a_seed_the_engine_cannot_take_is_refused_before_anything_is_stored(ember, seed):
+    with pytest.raises(SystemExit, match="2"):
+        ember("ask", "--new", f"--seed={seed}", "hi")
+    assert ember("conversations", "--json").content["conversations"] == []
+
+
+def test_a_pipe_is_no_model_and_does_not_block(ember, tmp_path):
+    os.mkfifo(tmp_path / "pipe.gguf")
+    assert ember("models", "add", str(tmp_path / "pipe.gguf")).code == 3
 
 
 def test_without_a_model_the_list_says_what_to_do(ember, tmp_path):

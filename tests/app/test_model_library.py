@@ -24,6 +24,7 @@ CONFIG = {
 def a_folder(path: Path, **changes: object) -> Path:
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(CONFIG | changes))
+    (path / "model.safetensors").touch()
     (path / "model.safetensors").write_bytes(b"x" * 1000)
     return path
 
@@ -151,6 +152,7 @@ def test_a_model_is_fetched_from_the_hub_into_the_data_folder(library, data_dir,
         assert "*.safetensors" in allow_patterns
         assert not any("py" in pattern or "bin" in pattern for pattern in allow_patterns), "no code, no pickles"
         (Path(local_dir) / "config.json").write_text(json.dumps(CONFIG))
+        (Path(local_dir) / "model.safetensors").touch()
         (Path(local_dir) / "model.safetensors").write_bytes(b"x")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
