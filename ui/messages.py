@@ -33,7 +33,7 @@ class UserMessage(QWidget):
         self._message_text = message.text
         self._text = FlowText(theme, self)
         self._natural: tuple[int, int] = (0, 0)  # (at most, width): measured once for a width
-        policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Minimum)
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
         self.recolour()

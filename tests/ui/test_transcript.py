@@ -8,6 +8,7 @@ from pytestqt.qtbot import QtBot
 from app.conversation import Message
 from engine.protocol.commands import Role
 from tests.ui.conftest import Desk, OpenDesk
+from ui.flow_text import FlowText
 from ui.messages import AssistantMessage
 from ui.theme import Theme
 from ui.transcript import FIRST_BUILT, OLDER_BUILT, Transcript
@@ -147,3 +148,26 @@ def test_a_chat_opened_before_the_window_was_laid_out_can_be_scrolled(open_desk:
     assert bar.value() == bar.maximum() > desk.window.page.transcript.viewport().height() // 2
     assert 0 < desk.window.page.transcript.num_built <= FIRST_BUILT
     assert desk.window.page.transcript.built()[-1].text == "reply 999"
+
+
+@pytest.mark.parametrize("width", [640, 700, 760, 900])
+@pytest.mark.parametrize("kind", ["narrowed while open", "opened narrow"])
+def test_a_message_is_never_cut_off_whatever_the_width_of_the_window(
+    open_desk: OpenDesk, width: int, kind: str
+) -> None:
+    text = "Plan three rainy days in Jeju with two children. Keep each day short, and give me a small script. " * 2
+    desk = open_desk()
+    desk.engine.finish(desk.send(text), "A reply that takes more than one line in a window that is narrow. " * 3)
+    desk.settle()
+    if kind == "opened narrow":
+        desk.window.controller.open(None)
+    desk.window.resize(width, 600)
+    desk.settle()
+    if kind == "opened narrow":
+        desk.window.controller.open(desk.store.conversations()[0].id)
+        desk.settle()
+    shown = desk.window.page.transcript.built()
+    texts = [part for widget in shown for part in widget.findChildren(FlowText) if part.isVisible()]
+    assert len(texts) >= 2
+    for widget in [*shown, *texts]:
+        assert widget.height() == widget.heightForWidth(widget.width())
