@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+import psutil
 import torch
 
 PAGE_BYTES = 4096
@@ -89,11 +90,22 @@ class KVArena:
         return total
 
 
-def initial_capacity(num_tokens: int, context_length: int, device: torch.device) -> int:
-    """Tokens to reserve for a cache that is about to hold `num_tokens` of at most `context_length`."""
+def reserve_arena(geometry: KVGeometry, num_tokens: int, context_length: int, device: torch.device) -> KVArena:
+    """An arena for a cache that is about to hold `num_tokens` of at most `context_length`.
+
+    Room for the whole context where untouched memory costs nothing, but never more than half of this machine's memory:
+    systems refuse to promise what they can never keep. Beyond that the cache grows by steps.
+    """
+    needed = num_tokens + _GROWTH_TOKENS
     if device.type == "cpu" and _LAZY_MEMORY:
-        return max(context_length, num_tokens)
-    return min(max(context_length, num_tokens), num_tokens + _GROWTH_TOKENS)
+        affordable = psutil.virtual_memory().total // 2 // geometry.bytes_per_token
+        roomy = min(context_length, affordable)
+        if roomy > needed:
+            try:
+                return KVArena(geometry, roomy, device)
+            except RuntimeError:  # a system that promises no more than it has (vm.overcommit_memory=2)
+                return KVArena(geometry, needed, device)
+    return KVArena(geometry, max(num_tokens, min(needed, context_length)), device)
 
 
 def grown_capacity(num_tokens: int, capacity: int) -> int:

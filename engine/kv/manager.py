@@ -6,7 +6,7 @@ Runs on the inference thread. The text of a conversation is the truth; everythin
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -120,12 +120,13 @@ class CacheManager:
 
     def report(self, request_id: str, conversation_ids: Sequence[str] | None) -> CacheReported:
         """Every known conversation's place, in memory (most recent first) and on disk."""
-        on_disk = {
-            snapshot.conversation_id: snapshot
-            for snapshot in reversed(self._files.stored())
-            if snapshot.fingerprint_folder == self._model.fingerprint.folder
-        }
-        wanted = conversation_ids if conversation_ids is not None else [*reversed(self._caches), *on_disk]
+        stored = self._files.stored()
+        folder = self._model.fingerprint.folder
+        on_disk = {one.conversation_id: one for one in stored if one.fingerprint_folder == folder}
+        disk_bytes: Counter[str] = Counter()  # under any fingerprint: the disk holds them all
+        for one in stored:
+            disk_bytes[one.conversation_id] += one.nbytes
+        wanted = conversation_ids if conversation_ids is not None else [*reversed(self._caches), *disk_bytes]
         rows: list[ConversationCache] = []
         for key in dict.fromkeys(wanted):
             cache, snapshot = self._caches.get(key), on_disk.get(key)
@@ -135,7 +136,7 @@ class CacheManager:
                     conversation_id=key,
                     tokens=cache.length if cache is not None and is_warm else snapshot.tokens if snapshot else 0,
                     memory_bytes=cache.nbytes if cache is not None else 0,
-                    disk_bytes=snapshot.nbytes if snapshot else 0,
+                    disk_bytes=disk_bytes[key],
                     shared_bytes=0,
                     precision=self._precision,
                     place=self._model.device.type if is_warm else "disk" if snapshot else "none",
@@ -144,9 +145,8 @@ class CacheManager:
             )
         memory = sum(cache.nbytes for cache in self._caches.values())
         touched = self.memory_bytes
-        disk = sum(snapshot.nbytes for snapshot in on_disk.values())
         waste = 1.0 - memory / touched if touched else 0.0
-        return CacheReported(request_id, self._budget_bytes, memory, disk, 0, waste, tuple(rows))
+        return CacheReported(request_id, self._budget_bytes, memory, disk_bytes.total(), 0, waste, tuple(rows))
 
     @property
     def _precision(self) -> str:

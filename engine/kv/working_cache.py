@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
-from engine.kv.arena import KVArena, KVGeometry, grown_capacity, initial_capacity
+from engine.kv.arena import KVArena, KVGeometry, grown_capacity, reserve_arena
 
 
 class ContiguousLayer(CacheLayerMixin):
@@ -65,7 +65,7 @@ class WorkingCache(Cache):
     can_crop = True
 
     def __init__(self, geometry: KVGeometry, context_length: int, device: torch.device, num_tokens: int = 0) -> None:
-        self.arena = KVArena(geometry, initial_capacity(num_tokens, context_length, device), device)
+        self.arena = reserve_arena(geometry, num_tokens, context_length, device)
         self.token_ids: list[int] = []
         self._device = device
         self._layers = [ContiguousLayer(self, index) for index in range(len(geometry.layers))]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.protocol.commands import ChatMessage, Role, Verify
+from engine.protocol.commands import ChatMessage, ReportCache, Role, Verify
 from engine.protocol.config import Weights
-from engine.protocol.events import Finished, ModelLoaded, Verified
+from engine.protocol.events import CacheReported, Finished, ModelLoaded, Verified
 from tests.engine.conftest import Engine, build_model, user
 
 StartEngine = Callable[..., Engine]
@@ -158,7 +158,9 @@ def test_changing_the_model_in_a_running_engine_never_mixes_caches(
     assert back.token_ids == engine.reply("cold", list(messages)).token_ids
 
 
-def test_other_weight_precision_misses_and_names_both(start_engine: StartEngine, tiny_model: Path) -> None:
+def test_other_weight_precision_misses_and_names_both(
+    start_engine: StartEngine, tiny_model: Path, tmp_path: Path
+) -> None:
     engine = start_engine(tiny_model)
     messages = [user("sixteen bits")]
     engine.reply("a", messages)
@@ -166,6 +168,11 @@ def test_other_weight_precision_misses_and_names_both(start_engine: StartEngine,
     engine = start_engine(tiny_model, Weights.BITS_4)
     quantized = engine.reply("a", list(messages))
     assert quantized.statistics.miss_reason == "weights changed: saved with 16bit, now 4bit"
+    engine.worker.submit(ReportCache("r"))
+    report = engine.wait(CacheReported)
+    assert isinstance(report, CacheReported)
+    both = sum(file.stat().st_size for file in (tmp_path / "kv").glob("*/conversations/*"))
+    assert report.disk_bytes == report.conversations[0].disk_bytes == both
     engine = start_engine(tiny_model)
     assert engine.reply("a", list(messages)).statistics.miss_reason is None
 

@@ -54,7 +54,6 @@ def test_draws_follow_the_filtered_distribution(sampling: Sampling) -> None:
     history = [5, 6, 7, 8, int(logits.argmax())]
     probabilities = expected_support(sampling, logits, history)
     sampler = Sampler(sampling, history, CPU)
-    sampler._seen = frozenset(history) if sampling.repetition_penalty != 1.0 else set()  # type: ignore[assignment]
     counts = torch.zeros(300)
     draws = 4000
     generator = torch.Generator().manual_seed(1)

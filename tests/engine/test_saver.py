@@ -7,6 +7,7 @@ import os
 import queue
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -142,6 +143,26 @@ def test_another_fingerprint_or_geometry_is_rejected(
         with pytest.raises(SnapshotRejectedError):
             restorer.token_ids(path)
         restorer.close()
+
+
+def test_a_context_larger_than_this_machine_can_promise_still_chats() -> None:
+    """131 kB a token over a million tokens: far more than any memory, and only the first few are used."""
+    large = KVGeometry((LayerShape(8, 128, 128),) * 32, torch.bfloat16)
+    cache = WorkingCache(large, 1_048_576, CPU, 100)
+    assert 100 <= cache.arena.capacity < 1_048_576
+    assert WorkingCache(GEOMETRY, 4096, CPU, 100).arena.capacity == 4096
+
+
+def test_a_system_that_promises_only_what_it_has_gets_a_small_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = torch.empty
+
+    def stingy(size: int, **kwargs: Any) -> torch.Tensor:
+        if size > 200_000:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return empty(size, **kwargs)
+
+    monkeypatch.setattr("engine.kv.arena.torch.empty", stingy)
+    assert 10 <= WorkingCache(GEOMETRY, 4096, CPU, 10).arena.capacity < 4096
 
 
 def test_a_cache_that_outgrows_its_memory_is_copied_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
