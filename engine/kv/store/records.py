@@ -1,0 +1,67 @@
+"""What the store keeps, as plain data. Standard library only: listing the disk needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of a file: safetensors dtype name, shape, and the bytes of one item."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        size = self.itemsize
+        for length in self.shape:
+            size *= length
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBytes:
+    """A tensor's data, zero-copy: the pieces follow one another in the file."""
+
+    spec: TensorSpec
+    pieces: tuple[memoryview, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRef:
+    """A chunk of a conversation: its content key (hex) and how many tokens it holds; only the last may be short."""
+
+    key: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateRef:
+    """The state of layers that cannot be cropped, after `position` tokens; `key` (hex) names its file."""
+
+    key: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that is kept of one conversation under one fingerprint. `is_exact`: never went through a lossy codec."""
+
+    conversation_id: str
+    token_ids: tuple[int, ...]
+    chunks: tuple[ChunkRef, ...]
+    states: tuple[StateRef, ...] = ()
+    is_exact: bool = True
+    precision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A chunk or state to be written: `tensors` in file order."""
+
+    key: str
+    is_state: bool
+    tensors: tuple[TensorBytes, ...]
