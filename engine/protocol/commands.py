@@ -53,6 +53,14 @@ class Generate:
     max_new_tokens: int
     stop: tuple[str, ...] = ()
     started_on: dt.date | None = None
+    is_incognito: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Keep these conversations' caches longest when memory or disk runs short; replaces the set given before."""
+
+    conversation_ids: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +104,4 @@ class RunBench:
     context: int
 
 
-Command = LoadModel | Generate | Forget | ReportCache | Verify | RunBench
+Command = LoadModel | Generate | Pin | Forget | ReportCache | Verify | RunBench

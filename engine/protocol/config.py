@@ -39,7 +39,9 @@ class EngineConfig:
     """Where the engine keeps its files and how much it may hold.
 
     kv_dir: root of the KV snapshots. converted_dir: safetensors made once from GGUF files.
-    memory_budget_bytes: KV bytes kept in memory over all conversations; least recently used, saved ones go first.
+    memory_budget_bytes: KV bytes kept in host memory over all conversations; least recently used ones go first.
+    device_budget_bytes: the same on the GPU; None takes what the weights leave free.
+    disk_cap_bytes: most that all snapshots may take; disk_floor_bytes: free space that saving leaves untouched.
     prefill_chunk: tokens fed per forward pass while prefilling; cancel and progress act between chunks.
     num_threads: None takes the number of physical cores.
     """
@@ -47,5 +49,8 @@ class EngineConfig:
     kv_dir: Path
     converted_dir: Path
     memory_budget_bytes: int = 2 * 1024**3
+    device_budget_bytes: int | None = None
+    disk_cap_bytes: int = 20 * 1024**3
+    disk_floor_bytes: int = 1024**3
     prefill_chunk: int = 512
     num_threads: int | None = None

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.protocol.config import Weights
+from engine.protocol.misses import SaveProblem
 
 
 class FinishReason(StrEnum):
@@ -154,7 +155,8 @@ class TurnStatistics:
     `ttft_s` runs from the request (model already loaded) to the first token, restore included; None if none came.
     `prefilled_tokens` counts the tokens fed to the model before the first new one, where they are fed.
     `decode_tps` never mixes in the time to the first token; None for fewer than two tokens.
-    `miss_reason` says why tokens that had been read before were read again; None when nothing was.
+    `miss_reason` says why tokens that had been read before were read again; None when nothing was. `miss_code` (a
+    `MissCode`) and `miss_params` say the same for the window's words.
     """
 
     prompt_tokens: int
@@ -168,6 +170,8 @@ class TurnStatistics:
     prefill_tps: float | None
     decode_tps: float | None
     cache: CacheReading
+    miss_code: str | None = None
+    miss_params: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +221,32 @@ class SnapshotNotSaved:
     conversation_id: str
     request_id: str
     reason: str
+    code: SaveProblem = SaveProblem.DISK_ERROR
+    params: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PressureActed:
+    """One step taken to free memory or disk, in order. `action`: save, quantize, to_host, drop, evict_disk, failed_over.
+
+    `bytes_freed` in the place that was tight; `comes_back_s` is the estimated time until the chat is ready again.
+    """
+
+    conversation_id: str
+    action: str
+    bytes_freed: int
+    comes_back_s: float | None
+    memory_bytes: int
+    budget_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationCache:
-    """Where one conversation's cache is: in memory, on disk, both or nowhere."""
+    """Where one conversation's cache is: in memory, on disk, both or nowhere.
+
+    `memory_bytes` counts shared blocks in full; `shared_bytes` of them (or, for a chat that is only on disk, of its
+    files) are held by other chats too. `waste_bytes`: slack of its own buffers. `precision`: "bf16", "int8", "mixed" ...
+    """
 
     conversation_id: str
     tokens: int
@@ -231,10 +256,15 @@ class ConversationCache:
     precision: str
     place: str
     state: CacheState
+    waste_bytes: int = 0
+    is_pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CacheReported:
+    """The whole cache. `memory_bytes` and `disk_bytes` count what is shared once: they are the sums of the tensors and
+    of the files. `waste_ratio` is the share of the buffers that holds no cached token."""
+
     request_id: str | None
     budget_bytes: int
     memory_bytes: int
@@ -242,6 +272,8 @@ class CacheReported:
     shared_bytes: int
     waste_ratio: float
     conversations: tuple[ConversationCache, ...]
+    device_bytes: int = 0
+    disk_cap_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +313,7 @@ Event = (
     | Failed
     | SnapshotSaved
     | SnapshotNotSaved
+    | PressureActed
     | CacheReported
     | Verified
     | BenchFinished
