@@ -227,7 +227,7 @@ class SnapshotNotSaved:
 
 @dataclass(frozen=True, slots=True)
 class PressureActed:
-    """One step taken to free memory or disk, in order. `action`: save, quantize, to_host, drop, evict_disk, failed_over.
+    """One step taken to free memory or disk, in order. `action`: save, quantize, to_host, drop or evict_disk.
 
     `bytes_freed` in the place that was tight; `comes_back_s` is the estimated time until the chat is ready again.
     """
@@ -245,7 +245,7 @@ class ConversationCache:
     """Where one conversation's cache is: in memory, on disk, both or nowhere.
 
     `memory_bytes` counts shared blocks in full; `shared_bytes` of them (or, for a chat that is only on disk, of its
-    files) are held by other chats too. `waste_bytes`: slack of its own buffers. `precision`: "bf16", "int8", "mixed" ...
+    files) are held by other chats too. `waste_bytes`: slack of its own buffers. `precision`: "bf16", "int8", "mixed".
     """
 
     conversation_id: str
