@@ -21,7 +21,7 @@ from app.history import history_of, well_formed
 from app.reply import Reply
 from app.settings import Settings
 from app.title import title_from
-from engine.protocol.commands import ChatMessage, Forget, Generate, LoadModel, Role, Verify
+from engine.protocol.commands import ChatMessage, Forget, Generate, LoadModel, Pin, Role, Verify
 from engine.protocol.config import Sampling, Weights
 from engine.protocol.events import EngineStopped, Event, Failed, Finished, ModelInfo, ModelLoaded, TextArrived
 
@@ -30,8 +30,11 @@ _SAVE_EVERY_S = 1.0
 
 
 class ChatSession:
-    """`on_storage_error` is told, once a reply, that saving failed while the engine was answering; chatting goes on,
-    and the text is kept in memory and tried again."""
+    """Chats of a store that is in memory only are incognito: the engine is told to keep nothing of them either.
+
+    `on_storage_error` is told, once a reply, that saving failed while the engine was answering; chatting goes on,
+    and the text is kept in memory and tried again.
+    """
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class ChatSession:
         self._engine = engine
         self._settings = settings
         self._clock = clock
+        self._pinned: frozenset[str] = frozenset()  # as the engine was told
         self._loading: str | None = None
         self._model_name: str | None = None
         self._replies: dict[str, Reply] = {}  # by request id, in the order they were asked for
@@ -60,6 +64,7 @@ class ChatSession:
 
     def load_model(self, path: Path, weights: Weights) -> str:
         """Load a model; replies asked for meanwhile wait for it. Returns the request id."""
+        self._tell_pinned()
         request_id = _new_id()
         self._loading = request_id
         self._model_name = path.name
@@ -142,6 +147,12 @@ class ChatSession:
             self._drop(reply)
             self._engine.cancel(reply.request_id)
         self._engine.submit(Forget(conversation_id))
+        self._tell_pinned()
+
+    def set_pinned(self, conversation_id: str, is_pinned: bool) -> None:
+        """Whether its cache goes last when memory or disk runs short. Raises StorageError."""
+        self._store.set_pinned(conversation_id, is_pinned)
+        self._tell_pinned()
 
     def settings_changed(self, settings: Settings) -> None:
         """The next reply uses them."""
@@ -159,6 +170,7 @@ class ChatSession:
                 self._on_ended(event)
             case EngineStopped():
                 self.model = None
+                self._pinned = frozenset()
                 self.close()
 
     def close(self) -> None:
@@ -212,10 +224,22 @@ class ChatSession:
                 reply.sampling,
                 reply.max_new_tokens,
                 started_on=self._started_on(reply.conversation_id),
+                is_incognito=self._store.is_in_memory,
             )
         )
         if reply.is_stopped:
             self._engine.cancel(reply.request_id)
+
+    def _tell_pinned(self) -> None:
+        """Tell the engine, which begins with none, where the set has changed. A preference: nothing fails for it."""
+        try:
+            pinned = self._store.pinned_ids()
+        except StorageError as error:
+            _log.error("The pinned conversations cannot be read: %s", error)
+            return
+        if pinned != self._pinned:
+            self._pinned = pinned
+            self._engine.submit(Pin(pinned))
 
     def _started_on(self, conversation_id: str) -> date:
         """The user's calendar day."""

@@ -87,6 +87,8 @@ _VERBS = {
     "conversations": ("chats", "conversations"),
     "show": ("chats", "show"),
     "delete": ("chats", "delete"),
+    "pin": ("chats", "pin"),
+    "unpin": ("chats", "unpin"),
     "models": ("models", "models"),
     "models add": ("models", "add_model"),
     "cache": ("cache", "cache"),
@@ -109,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     which = ask.add_mutually_exclusive_group()
     which.add_argument("--new", action="store_true", help="begin a conversation")
     which.add_argument("--conversation", metavar="ID", help="go on with this one (otherwise: the newest)")
+    ask.add_argument("--incognito", action="store_true", help="a new conversation of which nothing is kept")
     _add_model_options(ask)
     ask.add_argument("--system", metavar="TEXT", help="system prompt of a new conversation")
     ask.add_argument("--greedy", action="store_true", help="always the likeliest token")
@@ -119,6 +122,8 @@ def _parser() -> argparse.ArgumentParser:
     _add(verbs, "conversations", "list the conversations")
     _add(verbs, "show", "print a conversation").add_argument("id", metavar="ID")
     _add(verbs, "delete", "delete a conversation").add_argument("id", metavar="ID")
+    _add(verbs, "pin", "keep a conversation's cache longest").add_argument("id", metavar="ID")
+    _add(verbs, "unpin", "treat its cache as any other again").add_argument("id", metavar="ID")
     _add(verbs, "cache", "what is kept of each conversation")
     models = _add(verbs, "models", "list the models, or add one")
     add = _add(models.add_subparsers(metavar="add", parser_class=_Parser), "add", "add a model", verb="models add")

@@ -36,7 +36,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation's head. `title` is "" until the first message; times are aware (UTC)."""
+    """A conversation's head. `title` is "" until the first message; times are aware (UTC).
+
+    `is_pinned`: its cache goes last when memory or disk runs short.
+    """
 
     id: str
     title: str
@@ -46,3 +49,4 @@ class Conversation:
     model: str | None = None
     draft: str = ""
     num_messages: int = 0
+    is_pinned: bool = False

@@ -19,10 +19,13 @@ from app.database import Database, Migrations, open_database
 from app.errors import UnknownConversationError, from_os_error, from_sqlite_error
 from app.migrations import MIGRATIONS, check_readable, migrate, schema_version
 from app.records import conversation_from, ids_to_blob, message_from, statistics_to_json
+from app.title import shortened
 from engine.protocol.commands import Role
 from engine.protocol.events import FinishReason, TurnStatistics
 
+IN_MEMORY = Path(":memory:")  # SQLite's own name for a database that no file holds
 _BUSY_TIMEOUT_S = 5.0
+_LONGEST_ECHO = 40
 _CONVERSATIONS = """
     SELECT conversations.*, (SELECT count(*) FROM messages WHERE conversation_id = conversations.id) AS num_messages
     FROM conversations
@@ -30,7 +33,7 @@ _CONVERSATIONS = """
 
 
 class ConversationStore:
-    """Opens (and creates, backs up, migrates) the database at `path`.
+    """Opens (and creates, backs up, migrates) the database at `path`; `IN_MEMORY` is gone when it is closed.
 
     Raises NewerDatabaseError and DamagedDatabaseError, which leave the file as it is, or another StorageError.
     """
@@ -39,9 +42,10 @@ class ConversationStore:
         self._path = path
         self._db: Database | None = None
         with self._failures_told():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists():
-                check_readable(path, supported_version=schema_version(migrations))
+            if not self.is_in_memory:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if path.exists():
+                    check_readable(path, supported_version=schema_version(migrations))
             self._db = open_database(path, busy_timeout_s=_BUSY_TIMEOUT_S)
         try:
             with self._failures_told():
@@ -49,6 +53,10 @@ class ConversationStore:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def is_in_memory(self) -> bool:
+        return self._path == IN_MEMORY
 
     def close(self) -> None:
         if self._db is not None:
@@ -69,8 +77,9 @@ class ConversationStore:
         """Raises UnknownConversationError."""
         rows = self._query(f"{_CONVERSATIONS} WHERE id = ?", conversation_id)
         if not rows:
+            echo = shortened(conversation_id, _LONGEST_ECHO)
             raise UnknownConversationError(
-                f"There is no conversation {conversation_id}; list them with `ember conversations`.",
+                f"There is no conversation {echo}; list them with `ember conversations`.",
                 id=conversation_id,
             )
         return conversation_from(rows[0])
@@ -163,6 +172,12 @@ class ConversationStore:
     def set_model(self, conversation_id: str, model: str | None) -> None:
         self._change("conversations", conversation_id, model=model)
 
+    def set_pinned(self, conversation_id: str, is_pinned: bool) -> None:
+        self._change("conversations", conversation_id, is_pinned=int(is_pinned))
+
+    def pinned_ids(self) -> frozenset[str]:
+        return frozenset(row["id"] for row in self._query("SELECT id FROM conversations WHERE is_pinned"))
+
     def close_interrupted_replies(self) -> int:
         """At start-up: replies that were being written when the program ended become cancelled ones; how many.
 
@@ -183,7 +198,9 @@ class ConversationStore:
         return self._db
 
     def _prepare(self, db: Database, migrations: Migrations) -> None:
-        if db.journal_mode != "wal":
+        if self.is_in_memory:
+            db.execute("PRAGMA temp_store = MEMORY")  # SQLite may sort in a file otherwise
+        elif db.journal_mode != "wal":
             db.enable_wal()
         db.execute("PRAGMA synchronous = NORMAL")
         migrate(db, self._path, migrations)

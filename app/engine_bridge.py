@@ -17,6 +17,7 @@ from engine.protocol.events import (
     ModelLoaded,
     ModelLoading,
     PhaseChanged,
+    PressureActed,
     SnapshotNotSaved,
     SnapshotSaved,
     StatisticsChanged,
@@ -37,6 +38,7 @@ class EngineBridge(QObject):
     failed = Signal(object)
     snapshot_saved = Signal(object)
     snapshot_not_saved = Signal(object)
+    pressure_acted = Signal(object)
     cache_reported = Signal(object)
     engine_stopped = Signal(object)
 
@@ -79,6 +81,8 @@ class EngineBridge(QObject):
                 self.snapshot_saved.emit(event)
             case SnapshotNotSaved():
                 self.snapshot_not_saved.emit(event)
+            case PressureActed():
+                self.pressure_acted.emit(event)
             case CacheReported():
                 self.cache_reported.emit(event)
             case EngineStopped():

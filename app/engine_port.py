@@ -37,6 +37,8 @@ def engine_config(paths: DataPaths, settings: Settings) -> EngineConfig:
     return EngineConfig(
         kv_dir=paths.kv_dir,
         converted_dir=paths.converted_dir,
-        memory_budget_bytes=settings.memory_budget_mb * 1024**2,
+        memory_budget_bytes=settings.memory_budget_bytes,
+        disk_cap_bytes=settings.disk_cap_bytes,
+        disk_floor_bytes=settings.disk_floor_bytes,
         prefill_chunk=settings.prefill_chunk,
     )

@@ -48,6 +48,11 @@ def m001_conversations_and_messages(db: Database) -> None:
     db.execute("CREATE INDEX streaming_messages ON messages(state) WHERE state = 'streaming'")
 
 
+@MIGRATIONS()
+def m002_pinned_conversations(db: Database) -> None:
+    db.execute("ALTER TABLE conversations ADD COLUMN is_pinned INTEGER NOT NULL DEFAULT 0")
+
+
 def schema_version(migrations: Migrations = MIGRATIONS) -> int:
     return len(migrations._migrations)
 

@@ -27,6 +27,7 @@ def conversation_from(row: dict[str, Any]) -> Conversation:
         model=row["model"],
         draft=row["draft"],
         num_messages=row["num_messages"],
+        is_pinned=bool(row["is_pinned"]),
     )
 
 

@@ -19,6 +19,7 @@ from app.errors import from_os_error
 from engine.protocol.config import Sampling, Weights
 
 _log = logging.getLogger(__name__)
+MB = 1024**2  # as the settings count it
 
 
 def _setting(
@@ -68,6 +69,14 @@ class Settings:
         default=2048,
         metadata=_setting("Memory for the caches of all chats, in MB.", minimum=64, maximum=1_048_576),
     )
+    disk_cap_mb: int = field(
+        default=20_480,
+        metadata=_setting("Most that the saved caches may take on disk, in MB.", minimum=256, maximum=16_777_216),
+    )
+    disk_floor_mb: int = field(
+        default=1024,
+        metadata=_setting("Free disk space that saving caches leaves alone, in MB.", minimum=0, maximum=16_777_216),
+    )
     prefill_chunk: int = field(
         default=512, metadata=_setting("Tokens read per step while reading a prompt.", minimum=16, maximum=8192)
     )
@@ -76,6 +85,18 @@ class Settings:
     )
     window_geometry: str = field(default="", metadata=_setting("Place of the window.", is_hidden=True))
     last_conversation: str = field(default="", metadata=_setting("Chat shown last.", is_hidden=True))
+
+    @property
+    def memory_budget_bytes(self) -> int:
+        return self.memory_budget_mb * MB
+
+    @property
+    def disk_cap_bytes(self) -> int:
+        return self.disk_cap_mb * MB
+
+    @property
+    def disk_floor_bytes(self) -> int:
+        return self.disk_floor_mb * MB
 
     def sampling(self) -> Sampling:
         """How replies are drawn, without a seed."""

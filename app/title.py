@@ -16,3 +16,8 @@ def title_from(text: str) -> str:
     whole_words = line[:MAX_TITLE].rpartition(" ")[0]
     kept = whole_words if len(whole_words) >= MAX_TITLE // 2 else line[: MAX_TITLE - 1]
     return kept.rstrip(" ,.;:") + "…"
+
+
+def shortened(text: str, at_most: int) -> str:
+    """`text` in at most that many characters; "…" stands for what was cut off."""
+    return text if len(text) <= at_most else text[: at_most - 1] + "…"

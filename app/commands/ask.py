@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from app.commands.call import Call, argument_text, find_conversation
 from app.commands.engine_run import EngineRun, Interrupted
+from app.commands.pressure import pressure_words
 from app.conversation import Conversation
 from app.conversation_store import ConversationStore
-from app.errors import EmptyMessageError, EngineFailedError, InterruptedCallError, UserError
+from app.errors import EmptyMessageError, EngineFailedError, InterruptedCallError, UnknownConversationError, UserError
 from app.settings import Settings
 from engine.protocol.config import GREEDY, Sampling, Weights
 from engine.protocol.errors import ModelError
@@ -20,10 +21,12 @@ from engine.protocol.events import (
     Failed,
     Finished,
     ModelLoaded,
+    PressureActed,
     SnapshotNotSaved,
     SnapshotSaved,
     TextArrived,
 )
+from engine.protocol.misses import SaveProblem
 
 _LONGEST_SAVE_S = 120.0
 
@@ -40,16 +43,21 @@ class _Turn:
     is_interrupted: bool = False
     has_text: bool = False
     is_reader_gone: bool = False
+    is_incognito: bool = False
+    pressure: list[PressureActed] = field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is to be waited for: not even the save, once the user wants to leave."""
         if self.failed is not None:
             return True
-        return self.finished is not None and (self.saved is not None or self.is_interrupted)
+        is_waiting_for_save = self.saved is None and not (self.is_interrupted or self.is_incognito)
+        return self.finished is not None and not is_waiting_for_save
 
     def take(self, event: Event) -> None:
-        if getattr(event, "request_id", None) != self.request_id:
+        if isinstance(event, PressureActed):
+            self.pressure.append(event)
+        elif getattr(event, "request_id", None) != self.request_id:
             return
         match event:
             case Finished():
@@ -62,7 +70,10 @@ class _Turn:
 
 def ask(call: Call) -> int:
     text = _message(call.arguments.message)
-    with call.own_store() as store:
+    is_incognito: bool = call.arguments.incognito
+    if is_incognito and call.arguments.conversation:
+        raise UserError("An incognito conversation is always a new one; leave out --conversation, or --incognito.")
+    with call.incognito_store() if is_incognito else call.own_store() as store:
         settings = call.settings()
         conversation, system_prompt = _choose(call, store)
         model = call.arguments.model or (conversation.model if conversation else None) or settings.model
@@ -82,11 +93,11 @@ def ask(call: Call) -> int:
                     sampling=_sampling(call, settings),
                     max_new_tokens=call.arguments.max_new_tokens,
                 )
-            turn = _Turn(request_id)
+            turn = _Turn(request_id, is_incognito=is_incognito)
             _follow(call, run, turn, load_id, conversation.id)
         for event in run.late_events:
             turn.take(event)
-        return _tell(call, run, turn, conversation.id)
+        return _tell(call, run, turn, conversation.id, store)
 
 
 def _follow(call: Call, run: EngineRun, turn: _Turn, load_id: str, conversation_id: str) -> None:
@@ -131,41 +142,57 @@ def _stream(call: Call, run: EngineRun, turn: _Turn, text: str, conversation_id:
         run.session.stop(conversation_id)
 
 
-def _tell(call: Call, run: EngineRun, turn: _Turn, conversation_id: str) -> int:
+def _tell(call: Call, run: EngineRun, turn: _Turn, conversation_id: str, store: ConversationStore) -> int:
     """The object, the notes, and the exit code."""
     if turn.load_failed is not None:  # the reply has failed then too, but for no reason of its own
         raise ModelError(turn.load_failed.message)
     if turn.failed is not None:
         raise EngineFailedError(turn.failed.code, turn.failed.message)
     if turn.finished is None:
-        raise InterruptedCallError(f"Interrupted before the reply; the message is kept in {conversation_id}.")
+        kept = "nothing is kept" if turn.is_incognito else f"the message is kept in {conversation_id}"
+        raise InterruptedCallError(f"Interrupted before the reply; {kept}.")
     for note in turn.finished.notes:
         call.note(note)
-    if isinstance(turn.saved, SnapshotNotSaved):
+    if isinstance(turn.saved, SnapshotNotSaved) and turn.saved.code is not SaveProblem.INCOGNITO:
         call.note(turn.saved.reason)
     if turn.finished.statistics.miss_reason is not None:
         call.note(f"The conversation was read again: {turn.finished.statistics.miss_reason}.")
     if call.arguments.json:
-        call.print_json(_result(turn.finished, turn.saved))
-    elif turn.is_reader_gone:
+        call.print_json(_result(turn.finished, turn))
+        return _code(run, turn)
+    for step in turn.pressure:
+        call.note(pressure_words(step, _title(store, step.conversation_id)))
+    if turn.is_reader_gone:
         raise BrokenPipeError
+    return _code(run, turn)
+
+
+def _title(store: ConversationStore, conversation_id: str) -> str | None:
+    try:
+        return store.conversation(conversation_id).title
+    except UnknownConversationError:
+        return None
+
+
+def _code(run: EngineRun, turn: _Turn) -> int:
     if run.storage_errors:
         raise run.storage_errors[0]
     return InterruptedCallError.exit_code if turn.is_interrupted else 0
 
 
-def _result(finished: Finished, saved: SnapshotSaved | SnapshotNotSaved | None) -> dict[str, Any]:
-    """The object of the public contract; `new_tokens` and the snapshot's `save_s` and `reason` are extra."""
+def _result(finished: Finished, turn: _Turn) -> dict[str, Any]:
+    """The object of the public contract, and more: `new_tokens`, `miss_code`, `miss_params`, `pressure`, and the
+    snapshot's `save_s`, `reason` and `code`."""
     snapshot: dict[str, Any] = {"bytes_written": 0, "bytes_total": 0}
-    match saved:
-        case SnapshotSaved():
+    match turn.saved:
+        case SnapshotSaved() as saved:
             snapshot = {
                 "bytes_written": saved.bytes_written,
                 "bytes_total": saved.bytes_total,
                 "save_s": saved.save_s,
             }
-        case SnapshotNotSaved():
-            snapshot["reason"] = saved.reason
+        case SnapshotNotSaved() as unsaved:
+            snapshot |= {"reason": unsaved.reason, "code": unsaved.code.value}
     return {
         "conversation_id": finished.conversation_id,
         "reply": finished.text,
@@ -173,6 +200,15 @@ def _result(finished: Finished, saved: SnapshotSaved | SnapshotNotSaved | None) 
         "finish_reason": finished.finish_reason.value,
         **asdict(finished.statistics),
         "snapshot": snapshot,
+        "pressure": [
+            {
+                "conversation_id": step.conversation_id,
+                "action": step.action,
+                "bytes_freed": step.bytes_freed,
+                "comes_back_s": step.comes_back_s,
+            }
+            for step in turn.pressure
+        ],
     }
 
 

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from app.commands.call import Call
+from app.settings import MB
 from engine.kv.snapshots import report_disk
 from engine.protocol.events import CacheState, ConversationCache
 
 
 def cache(call: Call) -> int:
     with call.store() as store:
-        titles = {conversation.id: conversation.title for conversation in store.conversations()}
-    budget_bytes = call.settings().memory_budget_mb * 1024**2
-    report = report_disk(call.paths.kv_dir, budget_bytes)
+        conversations = store.conversations()
+    settings = call.settings()
+    report = report_disk(call.paths.kv_dir, settings.memory_budget_bytes)
+    report = replace(report, disk_cap_bytes=settings.disk_cap_bytes)
     kept = {entry.conversation_id: entry for entry in report.conversations}
-    rows = [_row(kept.get(known) or _cold(known), title) for known, title in titles.items()]
-    rows += [_row(entry, "") for known, entry in kept.items() if known not in titles]
+    known = {conversation.id for conversation in conversations}
+    rows = [_row(kept.get(one.id) or _cold(one.id), one.title, one.is_pinned) for one in conversations]
+    rows += [_row(entry, "", False) for unknown, entry in kept.items() if unknown not in known]
     if call.arguments.json:
         content = asdict(report)
         del content["request_id"]
         call.print_json(content | {"conversations": rows})
         return 0
     for row in rows:
-        size = f"{row['disk_bytes'] / 1e6:,.1f} MB"
-        call.print(f"{row['id']}  {row['state']:7}  {row['tokens']:6,} tokens  {size:>12}  {row['title']}")
-    call.print(f"{report.disk_bytes / 1e6:,.1f} MB on disk")
+        own, shared = _size(row["disk_bytes"] - row["shared_bytes"]), _size(row["shared_bytes"])
+        call.print(
+            f"{row['id']}  {row['state']:7}  {row['tokens']:6,} tokens  "
+            f"own {own:>12}  shared {shared:>12}  {row['title']}"
+        )
+    cap, shared = f"{settings.disk_cap_mb:,} MB", _size(report.shared_bytes)
+    call.print(f"{_size(report.disk_bytes)} of {cap} on disk, {shared} shared")
     return 0
 
 
-def _row(entry: ConversationCache, title: str) -> dict[str, Any]:
-    content = asdict(entry)
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / MB:,.1f} MB"
+
+
+def _row(entry: ConversationCache, title: str, is_pinned: bool) -> dict[str, Any]:
+    content = asdict(replace(entry, is_pinned=is_pinned))
     return {"id": content.pop("conversation_id"), "title": title, **content, "state": entry.state.value}
 
 

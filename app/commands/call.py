@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from app.conversation import Conversation
-from app.conversation_store import ConversationStore
+from app.conversation_store import IN_MEMORY, ConversationStore
 from app.engine_port import MakeEngine
 from app.errors import UnknownConversationError, UserError
 from app.instance_lock import InstanceLock
@@ -59,6 +59,16 @@ class Call:
         with self.lock(), self.store() as store:
             store.close_interrupted_replies()
             yield store
+
+    @contextmanager
+    def incognito_store(self) -> Iterator[ConversationStore]:
+        """An empty one in this process only. The data folder is held for the engine, and none of its chats is read."""
+        with self.lock():
+            store = ConversationStore(IN_MEMORY)
+            try:
+                yield store
+            finally:
+                store.close()
 
     def print(self, text: str) -> None:
         self.out.write(text + "\n")

@@ -1,15 +1,16 @@
-"""`ember conversations`, `ember show ID`, `ember delete ID`."""
+"""`ember conversations`, `ember show ID`, `ember delete ID`, `ember pin ID`, `ember unpin ID`."""
 
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
 from app.commands.call import Call, find_conversation
 from app.conversation import Conversation, Message
 from app.errors import from_os_error
+from app.title import MAX_TITLE, shortened
 from engine.kv.snapshots import SnapshotFiles
 from engine.protocol.commands import Role
 
@@ -52,7 +53,34 @@ def delete(call: Call) -> int:
             SnapshotFiles(call.paths.kv_dir).delete(conversation.id)
         except OSError as error:
             raise from_os_error(error, call.paths.kv_dir) from error
+    if call.arguments.json:
+        call.print_json({"id": conversation.id, "title": conversation.title})
+    else:
+        call.print(f"Deleted {_name(conversation)}")
     return 0
+
+
+def pin(call: Call) -> int:
+    return _set_pinned(call, True)
+
+
+def unpin(call: Call) -> int:
+    return _set_pinned(call, False)
+
+
+def _set_pinned(call: Call, is_pinned: bool) -> int:
+    with call.own_store() as store:
+        conversation = find_conversation(store, call.arguments.id)
+        store.set_pinned(conversation.id, is_pinned)
+    if call.arguments.json:
+        call.print_json(_head(replace(conversation, is_pinned=is_pinned)))
+    else:
+        call.print(f"{'Pinned' if is_pinned else 'Unpinned'} {_name(conversation)}")
+    return 0
+
+
+def _name(conversation: Conversation) -> str:
+    return f"{conversation.id}  {_printable(shortened(conversation.title, MAX_TITLE)) or '(empty)'}"
 
 
 def _head(conversation: Conversation) -> dict[str, Any]:

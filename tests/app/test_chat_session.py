@@ -7,10 +7,10 @@ import pytest
 
 from app.chat_session import ChatSession
 from app.conversation import MessageState
-from app.conversation_store import ConversationStore
+from app.conversation_store import IN_MEMORY, ConversationStore
 from app.errors import BusyError, DiskFullError, EmptyMessageError, StorageError, UnknownConversationError, UserError
 from app.settings import Settings
-from engine.protocol.commands import ChatMessage, Forget, Generate, LoadModel, Role, Verify
+from engine.protocol.commands import ChatMessage, Forget, Generate, LoadModel, Pin, Role, Verify
 from engine.protocol.config import GREEDY, Weights
 from engine.protocol.errors import ContextOverflowError, GenerationError, ModelDamagedError
 from engine.protocol.events import (
@@ -311,6 +311,43 @@ def test_deleting_a_conversation_that_answers_cancels_and_forgets_it(session, st
     session.handle(text_arrived(request_id, "late", 1))
     session.handle(finished(request_id, "late", 1, conversation_id=conversation.id))
     assert [entry.id for entry in store.conversations()] == [other.id]
+
+
+def test_the_engine_hears_of_pins_before_it_loads_and_whenever_they_change(store, engine):
+    kept, other = store.create_conversation().id, store.create_conversation().id
+    store.set_pinned(kept, True)
+    session = ChatSession(store, engine, Settings())
+    load(session)
+    assert [type(command) for command in engine.commands] == [Pin, LoadModel]
+    load(session)
+    session.set_pinned(kept, True)
+    session.set_pinned(other, True)
+    session.delete(kept)
+    session.set_pinned(other, False)
+    pins = [command.conversation_ids for command in engine.commands if isinstance(command, Pin)]
+    assert pins == [{kept}, {kept, other}, {other}, frozenset()]
+
+
+def test_pins_that_cannot_be_read_do_not_keep_a_model_from_loading(store, engine, monkeypatch, caplog):
+    def fail() -> frozenset[str]:
+        raise StorageError("The disk is gone.")
+
+    monkeypatch.setattr(store, "pinned_ids", fail)
+    load(ChatSession(store, engine, Settings()))
+    assert [type(command) for command in engine.commands] == [LoadModel]
+    assert "The disk is gone." in caplog.text
+
+
+def test_chats_of_a_store_in_memory_are_incognito(engine):
+    store = ConversationStore(IN_MEMORY)
+    session = ChatSession(store, engine, Settings())
+    load(session)
+    request_id = session.send(session.new_conversation().id, "secret")
+    session.handle(finished(request_id, "Hush", 1))
+    session.send(store.conversations()[0].id, "again")
+    assert [command.is_incognito for command in engine.generated] == [True, True]
+    assert [message.text for message in engine.generated[-1].messages] == ["secret", "Hush", "again"]
+    store.close()
 
 
 def test_stale_and_doubled_events_change_nothing(session, store):

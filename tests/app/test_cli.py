@@ -18,11 +18,19 @@ from app import cli
 from app.conversation_store import ConversationStore
 from app.instance_lock import InstanceLock
 from app.paths import DataPaths
-from engine.protocol.commands import BenchName, Generate, LoadModel, Role, RunBench
+from engine.protocol.commands import BenchName, Generate, LoadModel, Pin, Role, RunBench
 from engine.protocol.config import Weights
 from engine.protocol.errors import ContextOverflowError, GenerationError, ModelDamagedError
-from engine.protocol.events import FinishReason
-from tests.fakes import ScriptedEngine
+from engine.protocol.events import (
+    CacheReported,
+    CacheState,
+    ConversationCache,
+    FinishReason,
+    PressureActed,
+    SnapshotNotSaved,
+)
+from engine.protocol.misses import SaveProblem
+from tests.fakes import ScriptedEngine, finished
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,7 +122,8 @@ def test_ask_json_has_the_fields_of_the_contract(ember):
     told = ember("ask", "--json", "Hello")
     assert (told.code, told.err) == (0, "")
     content = told.content
-    assert {name: type(value) for name, value in content.items() if name != "miss_reason"} == {
+    extras = {"new_tokens", "miss_code", "miss_params", "pressure"}
+    assert {name: type(value) for name, value in content.items() if name not in extras | {"miss_reason"}} == {
         "conversation_id": str,
         "reply": str,
         "token_ids": list,
@@ -122,7 +131,6 @@ def test_ask_json_has_the_fields_of_the_contract(ember):
         "prompt_tokens": int,
         "reused_tokens": int,
         "prefilled_tokens": int,
-        "new_tokens": int,
         "load_s": float,
         "restore_s": float,
         "ttft_s": float,
@@ -133,6 +141,7 @@ def test_ask_json_has_the_fields_of_the_contract(ember):
     }
     assert (content["reply"], content["token_ids"], content["finish_reason"]) == ("Hello there.", [0, 1, 2], "stop")
     assert content["miss_reason"] is None
+    assert [content[name] for name in sorted(extras)] == [None, {}, 3, []]
     assert content["cache"] == {"tokens": 12, "bytes": 276_480, "precision": "float32", "place": "cpu"}
     assert (content["snapshot"]["bytes_written"], content["snapshot"]["bytes_total"]) == (100, 300)
 
@@ -140,7 +149,8 @@ def test_ask_json_has_the_fields_of_the_contract(ember):
 def test_a_cache_that_is_not_saved_is_a_note_and_no_failure(ember):
     told = ember("ask", "--json", "Hello", not_saved="The disk is full.")
     assert (told.code, told.sentence) == (0, "The disk is full.")
-    assert told.content["snapshot"] == {"bytes_written": 0, "bytes_total": 0, "reason": "The disk is full."}
+    snapshot = {"bytes_written": 0, "bytes_total": 0, "reason": "The disk is full.", "code": "disk_error"}
+    assert told.content["snapshot"] == snapshot
 
 
 def test_ask_goes_on_with_the_newest_conversation_unless_told_otherwise(ember):
@@ -237,7 +247,13 @@ def test_bytes_on_the_command_line_that_are_no_text_are_wrong_usage(ember):
 
 
 def test_an_unknown_conversation_is_wrong_usage(ember):
-    for arguments in (["ask", "--conversation", "nope", "x"], ["show", "nope"], ["delete", "nope"], ["verify", "nope"]):
+    for arguments in (
+        ["ask", "--conversation", "nope", "x"],
+        ["show", "nope"],
+        ["delete", "nope"],
+        ["pin", "nope"],
+        ["verify", "nope"],
+    ):
         told = ember(*arguments)
         assert (told.code, told.out) == (2, "")
         assert "nope" in told.sentence
@@ -358,6 +374,98 @@ def test_a_bug_is_one_sentence_that_names_the_log_which_has_the_traceback(ember)
     assert "ZeroDivisionError: a bug" in log.read_text(encoding="utf-8")
 
 
+def test_an_incognito_conversation_leaves_no_byte_in_the_data_folder(ember):
+    ember("ask", "Hello")
+    (ember.data_dir / "settings.json").write_text('{"top_k": 40}')
+    before = files_of(ember.data_dir)
+    told = ember("ask", "--incognito", "--json", "--system", "Be a vault.", "비밀 is a secret", parts=("shh",))
+    assert (told.code, told.err, told.content["reply"]) == (0, "", "shh")
+    assert files_of(ember.data_dir) == before
+    log = (ember.data_dir / "logs" / "ember.log").read_text(encoding="utf-8")
+    assert [word for word in ("비밀", "secret", "shh", "vault") if word in log] == []
+    question = ember.last_question
+    assert (question.is_incognito, question.sampling.top_k) == (True, 40)
+    assert [message.text for message in question.messages] == ["Be a vault.", "비밀 is a secret"]
+    assert ember("show", told.content["conversation_id"]).code == 2
+    ember("ask", "Hello again")
+    assert ember.last_question.is_incognito is False
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file with its content, without the log."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.parts]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def test_an_incognito_conversation_in_a_new_data_folder_makes_no_database(ember):
+    assert ember("ask", "--incognito", "Hello").out == "Hello there.\n"
+    assert files_of(ember.data_dir) == {"ember.lock": b""}
+
+
+def test_an_incognito_conversation_is_never_one_that_exists(ember):
+    conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
+    told = ember("ask", "--incognito", "--conversation", conversation_id, "Hello")
+    assert (told.code, told.out, len(ember.engines)) == (2, "", 1)
+    assert "leave out --conversation" in told.sentence
+
+
+def test_that_an_incognito_cache_is_not_saved_is_no_news(ember, monkeypatch):
+    def finish(engine: ScriptedEngine, command: Generate, reason: FinishReason) -> None:
+        told = (command.conversation_id, command.request_id)
+        engine.on_event(finished(command.request_id, "Hi", 0, conversation_id=command.conversation_id))
+        engine.on_event(SnapshotNotSaved(*told, "This chat is incognito.", SaveProblem.INCOGNITO))
+
+    monkeypatch.setattr(ScriptedEngine, "_finish", finish)
+    told = ember("ask", "--incognito", "--json", "Hello")
+    assert (told.code, told.err) == (0, "")
+
+
+def test_an_incognito_turn_does_not_wait_for_a_save(ember, monkeypatch):
+    def finish(engine: ScriptedEngine, command: Generate, reason: FinishReason) -> None:
+        engine.on_event(finished(command.request_id, "Hi", 0, conversation_id=command.conversation_id))
+
+    monkeypatch.setattr(ScriptedEngine, "_finish", finish)
+    assert ember("ask", "--incognito", "--json", "Hello").content["snapshot"]["bytes_total"] == 0
+
+
+def test_an_interrupted_incognito_call_does_not_promise_that_the_message_is_kept(ember):
+    told = ember("ask", "--incognito", "Hello", on_load=lambda: signal.raise_signal(signal.SIGINT))
+    assert (told.code, told.sentence) == (130, "Interrupted before the reply; nothing is kept.")
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_steps_against_a_lack_of_memory_are_told(ember, is_json):
+    harbour = ember("ask", "--json", "Harbour").content["conversation_id"]
+    steps = [
+        PressureActed(harbour, "save", 0, None, 300, 200),
+        PressureActed(harbour, "drop", 92_000_000, 0.44, 300, 200),
+        PressureActed("0123456789abcdef", "evict_disk", 1_500_000, None, 300, 200),
+        PressureActed(harbour, "a later way", 1_000_000, None, 300, 200),
+    ]
+
+    def relieve() -> None:
+        while steps:
+            ember.engines[-1].on_event(steps.pop(0))
+
+    told = ember("ask", "--new", *(["--json"] if is_json else []), "Hello", on_part=relieve)
+    assert told.code == 0
+    if is_json:
+        assert told.err == ""
+        assert told.content["pressure"][1:3] == [
+            {"conversation_id": harbour, "action": "drop", "bytes_freed": 92_000_000, "comes_back_s": 0.44},
+            {"conversation_id": "0123456789abcdef", "action": "evict_disk", "bytes_freed": 1_500_000}
+            | {"comes_back_s": None},
+        ]
+        return
+    assert told.out == "Hello there.\n"
+    assert told.err.splitlines() == [
+        "ember: “Harbour” was saved to disk, so that its memory can be freed.",
+        "ember: “Harbour” was put away to free 92.0 MB; it comes back in about 0.4 s.",
+        "ember: The saved cache of chat 01234567 was removed to free 1.5 MB on disk.",
+        "ember: “Harbour” made room: 1.0 MB were freed.",
+    ]
+
+
 # the other verbs
 
 
@@ -393,9 +501,44 @@ def test_delete_removes_the_messages_and_the_snapshots(ember):
     folder.mkdir(parents=True)
     for conversation_id in (kept, gone):
         (folder / f"{conversation_id}.safetensors").write_bytes(b"x")
-    assert ember("delete", gone).code == 0
+    told = ember("delete", gone)
+    assert (told.code, told.out, told.err) == (0, f"Deleted {gone}  gone\n", "")
     assert [entry["id"] for entry in ember("conversations", "--json").content["conversations"]] == [kept]
     assert [path.stem for path in folder.iterdir()] == [kept]
+
+
+def test_delete_names_what_it_deleted_in_few_words(ember):
+    conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
+    store = ember.store()
+    store.set_title(conversation_id, "long \x1b[31m" + "title " * 40)
+    store.close()
+    name = ember("delete", conversation_id).out.removeprefix(f"Deleted {conversation_id}  ").rstrip("\n")
+    assert name.startswith("long [31mtitle title")
+    assert (len(name) <= 60, name[-1]) == (True, "…")
+    second = ember("ask", "--json", "Hello").content["conversation_id"]
+    assert ember("delete", second, "--json").content == {"id": second, "title": "Hello"}
+
+
+def test_an_unknown_id_is_echoed_in_forty_characters_at_most(ember):
+    told = ember("delete", "0123456789" * 100)
+    assert (told.code, told.out) == (2, "")
+    assert told.sentence.startswith(f"There is no conversation {'0123456789' * 3}012345678…; ")
+
+
+def test_a_pinned_conversation_is_told_to_the_engine_of_later_calls(ember):
+    one, two = (ember("ask", "--new", "--json", text).content["conversation_id"] for text in ("Tides", "Harbour"))
+    assert not [command for engine in ember.engines for command in engine.commands if isinstance(command, Pin)]
+    told = ember("pin", one)
+    assert (told.code, told.out, told.err) == (0, f"Pinned {one}  Tides\n", "")
+    ember("ask", "--conversation", two, "Hello")
+    kinds = [type(command) for command in ember.engines[-1].commands]
+    assert kinds == [Pin, LoadModel, Generate]
+    assert ember.engines[-1].commands[0] == Pin(frozenset({one}))
+    found = ember("conversations", "--json").content["conversations"]
+    assert {entry["id"]: entry["is_pinned"] for entry in found} == {one: True, two: False}
+    assert ember("unpin", one[:8], "--json").content["is_pinned"] is False
+    assert ember("conversations", "--json").content["conversations"][1]["is_pinned"] is False
+    assert ember("unpin", one).out == f"Unpinned {one}  Tides\n"
 
 
 def test_models_are_listed_and_added(ember, tmp_path):
@@ -436,27 +579,52 @@ def test_without_a_model_the_list_says_what_to_do(ember, tmp_path):
 
 def test_cache_lists_every_conversation_even_a_cold_one(ember):
     conversation_id = ember("ask", "--json", "안녕").content["conversation_id"]
-    assert ember("cache", "--json").content == {
+    content = ember("cache", "--json").content
+    (row,) = content.pop("conversations")
+    extras = {name: content.pop(name) for name in ("device_bytes", "disk_cap_bytes")}
+    assert content == {
         "budget_bytes": 2048 * 1024**2,
         "memory_bytes": 0,
         "disk_bytes": 0,
         "shared_bytes": 0,
         "waste_ratio": 0.0,
-        "conversations": [
-            {
-                "id": conversation_id,
-                "title": "안녕",
-                "tokens": 0,
-                "memory_bytes": 0,
-                "disk_bytes": 0,
-                "shared_bytes": 0,
-                "precision": "",
-                "place": "none",
-                "state": "cold",
-            }
-        ],
     }
+    assert extras == {"device_bytes": 0, "disk_cap_bytes": 20_480 * 1024**2}
+    row_extras = {name: row.pop(name) for name in ("waste_bytes", "is_pinned")}
+    assert row == {
+        "id": conversation_id,
+        "title": "안녕",
+        "tokens": 0,
+        "memory_bytes": 0,
+        "disk_bytes": 0,
+        "shared_bytes": 0,
+        "precision": "",
+        "place": "none",
+        "state": "cold",
+    }
+    assert row_extras == {"waste_bytes": 0, "is_pinned": False}
     assert f"{conversation_id}  cold" in ember("cache").out
+
+
+def test_cache_tells_own_and_shared_bytes_and_the_cap(ember, monkeypatch):
+    ids = [ember("ask", "--new", "--json", text).content["conversation_id"] for text in ("Tides", "Harbour")]
+    ember("pin", ids[0])
+    (ember.data_dir / "settings.json").write_text('{"disk_cap_mb": 4096}')
+    mb = 1024**2
+    kept = [ConversationCache(ids[0], 1200, 0, 100 * mb, 40 * mb, "bf16", "disk", CacheState.ON_DISK)]
+    kept.append(ConversationCache("another", 7, 0, 60 * mb, 40 * mb, "bf16", "disk", CacheState.ON_DISK))
+    report = CacheReported(None, 1, 0, 1234 * mb + mb // 2, 40 * mb, 0.0, tuple(kept))
+    monkeypatch.setattr("app.commands.cache.report_disk", lambda kv_dir, budget_bytes: report)
+    *rows, total = ember("cache").out.splitlines()
+    assert [row.split()[1:] for row in rows] == [
+        ["cold", "0", "tokens", "own", "0.0", "MB", "shared", "0.0", "MB", "Harbour"],
+        ["on_disk", "1,200", "tokens", "own", "60.0", "MB", "shared", "40.0", "MB", "Tides"],
+        ["on_disk", "7", "tokens", "own", "20.0", "MB", "shared", "40.0", "MB"],
+    ]
+    assert total == "1,234.5 MB of 4,096 MB on disk, 40.0 MB shared"
+    content = ember("cache", "--json").content
+    assert content["disk_cap_bytes"] == 4096 * mb
+    assert [row["is_pinned"] for row in content["conversations"]] == [False, True, False]
 
 
 def test_verify_prints_the_comparison(ember):
@@ -577,7 +745,10 @@ def test_verbs_that_write_end_with_5_while_another_ember_has_the_folder(ember, n
     conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
     writing = (
         ["ask", "x"],
+        ["ask", "--incognito", "x"],
         ["delete", conversation_id],
+        ["pin", conversation_id],
+        ["unpin", conversation_id],
         ["verify", conversation_id],
         ["bench", "decode"],
         ["models", "add", "x"],

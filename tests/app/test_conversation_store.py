@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.conversation import MessageState
-from app.conversation_store import ConversationStore
+from app.conversation_store import IN_MEMORY, ConversationStore
 from app.errors import ReadOnlyError, StorageError, UnknownConversationError
 from engine.protocol.commands import Role
 from engine.protocol.events import FinishReason
@@ -212,3 +212,35 @@ def test_a_database_path_that_is_a_folder_is_a_storage_error(tmp_path):
     (tmp_path / "ember.db").mkdir()
     with pytest.raises(StorageError):
         ConversationStore(tmp_path / "ember.db")
+
+
+def test_pins_come_back_after_a_restart(store, data_dir):
+    first, second = store.create_conversation(), store.create_conversation()
+    assert (first.is_pinned, store.pinned_ids()) == (False, frozenset())
+    store.set_pinned(first.id, True)
+    store.set_pinned(second.id, True)
+    store.set_pinned(second.id, False)
+    store.set_pinned("gone", True)
+    later = reopened(store, data_dir)
+    try:
+        assert later.pinned_ids() == {first.id}
+        assert [one.id for one in later.conversations() if one.is_pinned] == [first.id]
+        later.delete_conversation(first.id)
+        assert later.pinned_ids() == frozenset()
+    finally:
+        later.close()
+
+
+def test_a_store_in_memory_makes_no_file_and_forgets_when_closed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = ConversationStore(IN_MEMORY)
+    conversation = store.create_conversation(system_prompt="Be brief.")
+    with store.transaction():
+        store.add_message(conversation.id, Role.USER, "secret")
+    assert [message.text for message in store.messages(conversation.id)] == ["secret"]
+    assert store._open_db.execute("PRAGMA foreign_keys").fetchone()[0] == 1
+    other = ConversationStore(IN_MEMORY)
+    assert other.conversations() == []
+    for each in (store, other):
+        each.close()
+    assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,7 @@ from engine.protocol.events import (
     ModelLoading,
     Phase,
     PhaseChanged,
+    PressureActed,
     SnapshotNotSaved,
     SnapshotSaved,
     StatisticsChanged,
@@ -32,6 +33,7 @@ EVENTS = {
     "failed": failed("r", GenerationError("Broken.")),
     "snapshot_saved": SnapshotSaved("c", "r", 1, 2, 3, 0.1),
     "snapshot_not_saved": SnapshotNotSaved("c", "r", "full"),
+    "pressure_acted": PressureActed("c", "drop", 2**40, None, 1, 2),
     "cache_reported": CacheReported("r", 0, 0, 0, 0, 0.0, ()),
     "engine_stopped": EngineStopped(),
 }

@@ -34,8 +34,8 @@ def next_version() -> Migrations:
         later(name=step.name)(step.fn)
 
     @later()
-    def m999_pins(db: Database) -> None:
-        db.table("conversations").add_column("is_pinned", int, not_null_default=0)
+    def m999_colours(db: Database) -> None:
+        db.table("conversations").add_column("colour", int, not_null_default=0)
         db.execute("ALTER TABLE messages DROP COLUMN model")
 
     return later
@@ -57,6 +57,7 @@ def test_an_old_database_opens_with_every_message(dump: Path, data_dir: Path) ->
     try:
         conversations = store.conversations()
         assert [entry.title for entry in conversations] == ["요약해 줘", "Tides"]
+        assert [entry.is_pinned for entry in conversations] == [False, dump.stem != "v1"]
         korean, tides = (store.messages(entry.id) for entry in conversations)
         assert [(message.role, message.text) for message in tides] == [
             (Role.USER, "Why are there two tides a day?"),
@@ -97,7 +98,7 @@ def test_a_copy_is_made_before_a_database_is_changed(data_dir: Path) -> None:
     try:
         assert "model" not in store._open_db.table("messages").columns_dict
         assert store._open_db.table("messages").count == 4
-        assert store._open_db.execute("PRAGMA user_version").fetchone()[0] == 2
+        assert store._open_db.execute("PRAGMA user_version").fetchone()[0] == schema_version() + 1
         assert store._open_db.execute("PRAGMA foreign_key_check").fetchall() == []
     finally:
         store.close()
@@ -126,9 +127,11 @@ def test_a_step_that_fails_leaves_the_database_as_it_was(data_dir: Path) -> None
 
     with pytest.raises(ZeroDivisionError):
         ConversationStore(path, migrations=broken)
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone()[0] == 1
+    connection.close()
     store = ConversationStore(path)
     try:
-        assert store._open_db.execute("PRAGMA user_version").fetchone()[0] == 1
         assert [entry.num_messages for entry in store.conversations()] == [2, 2]
     finally:
         store.close()

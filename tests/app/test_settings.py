@@ -6,9 +6,11 @@ from dataclasses import fields
 
 import pytest
 
+from app.engine_port import engine_config
 from app.errors import ReadOnlyError
+from app.paths import DataPaths
 from app.settings import Settings, load_settings, save_settings
-from engine.protocol.config import Sampling, Weights
+from engine.protocol.config import EngineConfig, Sampling, Weights
 
 
 def test_settings_come_back_as_they_were_saved(data_dir):
@@ -36,6 +38,8 @@ def test_the_defaults_are_used_where_there_is_no_file(data_dir):
         ("max_new_tokens", 0),
         ("max_new_tokens", 10**9),
         ("memory_budget_mb", [1]),
+        ("disk_cap_mb", 255),
+        ("disk_floor_mb", -1),
         ("weights", "3bit"),
         ("language", "fr"),
         ("theme", 1),
@@ -113,3 +117,10 @@ def test_every_field_has_help_and_a_default_within_its_bounds():
 def test_sampling_is_made_of_the_settings():
     assert Settings().sampling() == Sampling()
     assert Settings(temperature=0.0).sampling().is_greedy
+
+
+def test_the_engine_gets_the_limits_in_bytes(data_dir):
+    config = engine_config(DataPaths(data_dir), Settings(memory_budget_mb=64, disk_cap_mb=256, disk_floor_mb=0))
+    assert (config.memory_budget_bytes, config.disk_cap_bytes, config.disk_floor_bytes) == (64 * 2**20, 256 * 2**20, 0)
+    default = engine_config(DataPaths(data_dir), Settings())
+    assert default == EngineConfig(kv_dir=data_dir / "kv", converted_dir=data_dir / "converted")
