@@ -81,6 +81,15 @@ KINDS: dict[type, LayerKind] = {
 _BY_NAME = {layer_class.__name__: layer_class for layer_class in KINDS}
 
 
+def stock_class(layer: object) -> type:
+    """The class whose attributes are the layer's state: its own, or the `state_class` that a class of ours declares."""
+    return getattr(layer, "state_class", type(layer))
+
+
+def kind_of(layer: object) -> LayerKind:
+    return KINDS[stock_class(layer)]
+
+
 def is_known(layer: object) -> bool:
     """Whether the class is listed, with no attribute that is not, and is not keeping its past for a rollback."""
     kind = KINDS.get(type(layer))
@@ -89,18 +98,18 @@ def is_known(layer: object) -> bool:
 
 def arguments(layer: object) -> dict[str, int]:
     """What the layer was constructed with."""
-    return {name: getattr(layer, name) for name in KINDS[type(layer)].arguments}
+    return {name: getattr(layer, name) for name in kind_of(layer).arguments}
 
 
 def tensors(layer: object) -> dict[str, torch.Tensor]:
     """The layer's own tensors, not copied; one of several states is named `attribute.index`."""
-    values = _flat(layer, KINDS[type(layer)].tensors)
+    values = _flat(layer, kind_of(layer).tensors)
     return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
 def numbers(layer: object) -> dict[str, int | bool]:
     """The layer's numbers and flags, its arguments included; what is None is absent."""
-    kind = KINDS[type(layer)]
+    kind = kind_of(layer)
     return {
         name: value for name, value in _flat(layer, kind.numbers + kind.arguments).items() if isinstance(value, int)
     }
@@ -126,8 +135,8 @@ def check(kind: str, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, 
         raise ValueError(f"{kind}: odd numbers {dict(numbers)}")
     if not tensors.keys() <= _flat(fresh, listed.tensors).keys():
         raise ValueError(f"{kind}: odd tensors {sorted(tensors)}")
-    if numbers.get("record_past"):
-        raise ValueError(f"{kind}: records its past")
+    if numbers.get("record_past") or (listed.tensors and bool(tensors) != (position > 0)):
+        raise ValueError(f"{kind}: not what a layer holds at position {position}")
     for name in _flat(fresh, listed.tensors):
         _check_tensor(kind, name, tensors.get(name), numbers)
     if "keys" in tensors:
@@ -138,8 +147,11 @@ def _check_tensor(kind: str, name: str, tensor: torch.Tensor | None, numbers: Ma
     attribute, dot, index = name.partition(".")
     flags = {"keys": "is_initialized", "values": "is_initialized", "indexer_keys": "is_indexer_initialized"}
     flag = flags.get(attribute, f"is_{attribute}_initialized{dot}{index}")
-    if flag in numbers and numbers[flag] != (tensor is not None):
+    is_present = tensor is not None
+    if numbers.get(flag, is_present) != is_present:
         raise ValueError(f"{kind}: {flag} does not match {name}")
+    if attribute == "conv_states" and numbers[f"has_previous_state.{index}"] != is_present:
+        raise ValueError(f"{kind}: has_previous_state does not match {name}")
     if tensor is None:
         return
     dims = {"keys": (4,), "values": (4,), "recurrent_states": (2, 3, 4)}.get(attribute, (3,))

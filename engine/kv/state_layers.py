@@ -70,7 +70,10 @@ def load(layers: Mapping[int, object], state: StateSnapshot, device: torch.devic
         raise ValueError("the snapshot is of other layers")
     for index, layer in layers.items():
         stored = state.layers[index]
-        if type(layer).__name__ != stored.kind or not layer_kinds.arguments(layer).items() <= stored.numbers.items():
+        if (
+            layer_kinds.stock_class(layer).__name__ != stored.kind
+            or not layer_kinds.arguments(layer).items() <= stored.numbers.items()
+        ):
             raise ValueError(f"layer {index} is not the {stored.kind} of the snapshot")
     for index, layer in layers.items():
         _load_layer(layer, state.layers[index], device)
@@ -79,9 +82,10 @@ def load(layers: Mapping[int, object], state: StateSnapshot, device: torch.devic
 def reset(layers: Iterable[object]) -> None:
     """Make the layers as new, dropping their tensors."""
     for layer in layers:
-        fresh = type(layer)(**layer_kinds.arguments(layer))
-        vars(layer).clear()
-        vars(layer).update(vars(fresh))
+        fresh = vars(layer_kinds.stock_class(layer)(**layer_kinds.arguments(layer)))
+        for name in layer_kinds.kind_of(layer).attributes:
+            vars(layer).pop(name, None)
+        vars(layer).update(fresh)
 
 
 def nbytes(layers: Iterable[object]) -> int:
@@ -149,7 +153,7 @@ def _capture_layer(layer: object) -> LayerState:
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in layer_kinds.tensors(layer).items()
     }
-    return LayerState(type(layer).__name__, copies, layer_kinds.numbers(layer))
+    return LayerState(layer_kinds.stock_class(layer).__name__, copies, layer_kinds.numbers(layer))
 
 
 def _load_layer(layer: object, state: LayerState, device: torch.device | None) -> None:

@@ -1,7 +1,7 @@
 """Tiny random models, one per family: the cache layers of each are what transformers really makes for it.
 
 `FULL` families keep plain keys and values and can be cropped to any length. `CHECKPOINT` families have layers that
-cannot (sliding, chunked, recurrent), so they go back to a checkpoint. `UNABLE` ones keep state where we do not store it.
+cannot (sliding, chunked, recurrent), so they go back to a checkpoint. `UNABLE` ones keep state elsewhere.
 """
 
 from __future__ import annotations

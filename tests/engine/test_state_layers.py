@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import random
+import re
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from transformers.cache_utils import (
 
 from engine.kv import state_layers
 from engine.kv.state_layers import StateSnapshot
-from tests.engine.families import BY_NAME, CHECKPOINT, FAMILIES, WINDOW, Expected, Family
+from tests.engine.families import BY_NAME, CHECKPOINT, FAMILIES, FULL, WINDOW, Expected, Family
 
 NEW = [5, 99, 201, 7, 7, 150, 42]
 LENGTHS = [WINDOW - 1, WINDOW, WINDOW + 1, 1, 40]
@@ -97,7 +98,7 @@ def described(snapshot: StateSnapshot) -> dict[str, object]:
 
 
 def attributes(layer: object) -> dict[str, object]:
-    """What a layer holds, comparable; without `dtype`, which is set or not by the order of first updates, and unread."""
+    """What a layer holds, comparable; without `dtype`, which nothing reads and only some orders of updates set."""
     found: dict[str, object] = {}
     for name, value in vars(layer).items():
         items = {f"{name}.{i}": item for i, item in value.items()} if isinstance(value, dict) else {name: value}
@@ -153,10 +154,11 @@ def test_a_used_cache_goes_back_to_a_snapshot_and_to_empty(family: Family) -> No
     assert state_layers.nbytes(run.state.values()) == 0
 
 
-@pytest.mark.parametrize("family", CHECKPOINT, ids=lambda family: family.name)
-def test_feeding_in_two_parts_equals_feeding_at_once(family: Family) -> None:
-    """Why `takes_chunks` exists; a family that gains it in a later transformers fails the second part."""
-    together = Run(family).feed(ids(47))[:, 40:]
+@pytest.mark.parametrize("family", FULL + CHECKPOINT, ids=lambda family: family.name)
+def test_feeding_in_two_parts_with_positions_equals_feeding_at_once_without(family: Family) -> None:
+    """Why `takes_chunks` and the positions exist; a family that no longer needs single tokens fails the second part."""
+    with torch.inference_mode():
+        together = built(family)(input_ids=torch.tensor([ids(47)]), use_cache=False).logits[:, 40:]
     run = Run(family)
     run.feed(ids(47)[:40])
     assert (run.feed(ids(47)[40:]) - together).abs().max() < 1e-3
@@ -229,6 +231,10 @@ def is_refused(named: list[tuple[str, torch.Tensor]], position: int) -> bool:
     return False
 
 
+def ends_of(word: bytes, text: bytes) -> list[int]:
+    return [match.end() for match in re.finditer(re.escape(word), text)]
+
+
 @pytest.mark.parametrize("name", SOME)
 def test_damaged_tensors_are_refused(name: str) -> None:
     family = BY_NAME[name]
@@ -258,6 +264,8 @@ def test_damaged_tensors_are_refused(name: str) -> None:
         with_header(header.replace(b'"position":20', b'"position":20,"more":1')),
         with_header(header.replace(b"true", b"1")),
         with_header(header.replace(b"true", b"false")),
+        with_header(header.replace(b'"record_past":false', b'"record_past":true')) if b"record_past" in header else [],
+        *(with_header(header[: at - 4] + b"false" + header[at:]) for at in ends_of(b"true", header)),
         with_header(header.replace(b"Layer", b"Liar")),
     ]
     for index, (tensor_name, tensor) in enumerate(held):
@@ -298,3 +306,21 @@ def test_a_layer_both_recurrent_and_sliding_goes_back() -> None:
     copy = LinearAttentionAndSlidingWindowAttentionLayer(WINDOW, number_of_states=2)
     state_layers.load({0: copy}, state_layers.from_tensors(state_layers.to_tensors(snapshot), WINDOW + 3))
     assert attributes(copy) == attributes(layer)
+
+
+def test_a_class_of_ours_hands_over_only_the_state_it_declares() -> None:
+    class Both(LinearAttentionLayer):
+        state_class = LinearAttentionLayer
+
+        def __init__(self) -> None:
+            super().__init__(number_of_states=2)
+            self.length = 5  # of keys and values in the arena, which are not part of the snapshot
+
+    layer, copy = Both(), Both()
+    layer.update_conv_state(torch.randn(1, 6, 4), state_idx=1)
+    snapshot = state_layers.capture({0: layer}, 5)
+    assert snapshot.layers[0].kind == "LinearAttentionLayer"
+    state_layers.load({0: copy}, state_layers.from_tensors(state_layers.to_tensors(snapshot), 5))
+    assert attributes(copy) == attributes(layer)
+    state_layers.reset([copy])
+    assert attributes(copy) == attributes(Both())
