@@ -1,0 +1,122 @@
+"""Keeps the store within its limits: deletes whole conversations, least recently used first, under any fingerprint."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from engine.kv.store.catalog import Catalog
+from engine.kv.store.deletion import delete_conversation
+from engine.kv.store.files import StoreFiles
+from engine.kv.store.report import folder_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`cap_bytes`: the most all fingerprints together may use; `min_free_bytes`: what the disk must keep free."""
+
+    cap_bytes: int
+    min_free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A conversation deleted to keep the limits, and the bytes that gave. Its text is not touched."""
+
+    conversation_id: str
+    nbytes: int
+    fingerprint: str
+
+
+class Collector:
+    """Runs on the writer's thread, deletions on the caller's; one lock keeps them apart.
+
+    `pinned` conversations go last. Other fingerprints' manifests are read only when something has to go.
+    """
+
+    def __init__(self, files: StoreFiles, catalog: Catalog, limits: Limits) -> None:
+        self.limits = limits
+        self.pinned: AbstractSet[str] = frozenset()
+        self._files = files
+        self._catalog = catalog
+        self._lock = threading.Lock()
+        self._others: list[Catalog] | None = None
+        self._other_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Of everything stored under any fingerprint."""
+        with self._lock:
+            return self._total_bytes()
+
+    def is_over(self) -> bool:
+        """Whether the cap is exceeded or too little space is free."""
+        with self._lock:
+            return self._is_over()
+
+    def collect(self, protected: AbstractSet[str]) -> tuple[Eviction, ...]:
+        """Delete least recently used conversations until the limits hold, and files nobody refers to.
+
+        `protected` ones (under the current fingerprint) are never deleted. What cannot be deleted stays. Never raises.
+        """
+        evictions: list[Eviction] = []
+        with self._lock:
+            with contextlib.suppress(OSError):
+                self._catalog.purge_orphans()
+            if not self._is_over():
+                return ()
+            for catalog in self._load_others():
+                with contextlib.suppress(OSError):
+                    catalog.purge_orphans()
+            for catalog, conversation_id in self._candidates(protected):
+                if not self._is_over():
+                    break
+                with contextlib.suppress(OSError):
+                    freed = catalog.remove(conversation_id)
+                    evictions.append(Eviction(conversation_id, freed, catalog.fingerprint))
+        return tuple(evictions)
+
+    def delete_conversation(self, conversation_id: str) -> None:
+        """Leave no byte of a conversation under any fingerprint. Its saves must have ended. Raises OSError."""
+        with self._lock:
+            self._other_bytes = None
+            delete_conversation(self._files, conversation_id, [self._catalog, *(self._others or ())])
+
+    def _is_over(self) -> bool:
+        if self._total_bytes() > self.limits.cap_bytes:
+            return True
+        folder = self._files.kv_dir
+        return folder.is_dir() and shutil.disk_usage(folder).free < self.limits.min_free_bytes
+
+    def _total_bytes(self) -> int:
+        return self._catalog.total_bytes + self._others_total()
+
+    def _others_total(self) -> int:
+        if self._others is not None:
+            return sum(other.total_bytes for other in self._others)
+        if self._other_bytes is None:
+            own = self._files.folder(self._catalog.fingerprint)
+            with contextlib.suppress(OSError):
+                self._other_bytes = sum(folder_bytes(each) for each in self._files.folders() if each != own)
+        return self._other_bytes or 0
+
+    def _load_others(self) -> list[Catalog]:
+        if self._others is None:
+            found: list[str] = []
+            with contextlib.suppress(OSError):
+                found = [each for each in self._files.fingerprints() if each != self._catalog.fingerprint]
+            self._others = [Catalog(self._files, fingerprint) for fingerprint in found]
+        return self._others
+
+    def _candidates(self, protected: AbstractSet[str]) -> list[tuple[Catalog, str]]:
+        """In the order in which they go."""
+        found: list[tuple[bool, int, int, str]] = []
+        catalogs = [self._catalog, *self._load_others()]
+        for index, catalog in enumerate(catalogs):
+            spared = protected if catalog is self._catalog else frozenset[str]()
+            keys = [key for key in catalog.conversation_ids() if key not in spared]
+            found += [(key in self.pinned, catalog.used_ns(key), index, key) for key in keys]
+        return [(catalogs[index], key) for _, _, index, key in sorted(found)]

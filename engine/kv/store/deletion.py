@@ -1,0 +1,47 @@
+"""Deletes a conversation from the disk, wherever it is. Needs no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.kv.store.catalog import Catalog
+from engine.kv.store.files import CONVERSATIONS, DATA_SUFFIX, MANIFEST_SUFFIX, StoreFiles, file_stem
+
+
+def delete_conversation(files: StoreFiles, conversation_id: str, catalogs: Sequence[Catalog] = ()) -> None:
+    """Remove the manifest and the files no other conversation needs, under every fingerprint; then all orphans.
+
+    `catalogs` are those in memory, which have to know; folders without one are read. No save of the conversation may be
+    under way (`StoreWriter.discard`). Tries everything, then raises the first OSError.
+    """
+    known = {catalog.fingerprint: catalog for catalog in catalogs}
+    problem: OSError | None = None
+    for folder in files.folders():
+        try:
+            _delete_in_folder(files, conversation_id, folder, known)
+        except OSError as error:
+            problem = problem or error
+    for stray in list(files.strays):
+        try:
+            stray.unlink(missing_ok=True)
+            files.strays.discard(stray)
+        except OSError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+
+
+def _delete_in_folder(files: StoreFiles, conversation_id: str, folder: Path, known: dict[str, Catalog]) -> None:
+    stem = folder / CONVERSATIONS / file_stem(conversation_id)
+    stem.with_name(stem.name + DATA_SUFFIX).unlink(missing_ok=True)  # a snapshot of format 1
+    manifest = stem.with_name(stem.name + MANIFEST_SUFFIX)
+    fingerprint = files.fingerprint_of(folder)
+    catalog = known.get(fingerprint or "")
+    if catalog is None and fingerprint is not None and manifest.exists():
+        catalog = Catalog(files, fingerprint)
+    if catalog is None:
+        manifest.unlink(missing_ok=True)
+        return
+    catalog.remove(conversation_id)
+    catalog.purge_orphans()

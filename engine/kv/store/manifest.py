@@ -1,0 +1,128 @@
+"""A manifest as bytes, and back: one line of JSON whose last field is the checksum of all before it.
+
+The checksum is compared before anything is parsed, and what was parsed must encode to the same bytes again.
+"""
+
+from __future__ import annotations
+
+import array
+import base64
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import xxhash
+
+from engine.kv.block_keys import CHUNK_TOKENS, chunk_keys, root_key
+from engine.kv.store.chunk_format import FORMAT
+from engine.kv.store.files import KEY
+from engine.kv.store.problems import ManifestRejectedError
+from engine.kv.store.records import ChunkRef, Manifest, StateRef
+
+_T = TypeVar("_T")
+
+MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+LOSSY_TAG = "lossy"
+_SEAL = ',"xxh3_128":"%s"}'
+_SEAL_BYTES = len(_SEAL % ("0" * 32))
+
+
+def root_of(fingerprint: str, *, is_exact: bool) -> bytes:
+    """Root of the key chain of a manifest's chunks."""
+    return root_key(fingerprint, "" if is_exact else LOSSY_TAG)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    fields = {
+        "format": FORMAT,
+        "conversation_id": manifest.conversation_id,
+        "is_exact": manifest.is_exact,
+        "precision": manifest.precision,
+        "chunks": [[chunk.key, chunk.tokens] for chunk in manifest.chunks],
+        "states": [[state.key, state.position] for state in manifest.states],
+        "token_ids": base64.b64encode(ids_to_bytes(manifest.token_ids)).decode("ascii"),
+    }
+    body = json.dumps(fields, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    return body[:-1] + (_SEAL % xxhash.xxh3_128_hexdigest(body[:-1])).encode("ascii")
+
+
+def decode_manifest(data: bytes, fingerprint: str) -> Manifest:
+    """The manifest, once there is no doubt about it. Raises ManifestRejectedError."""
+    body, seal = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
+    if seal != (_SEAL % xxhash.xxh3_128_hexdigest(body)).encode("ascii"):
+        raise ManifestRejectedError("checksum differs")
+    try:
+        manifest = _parse(json.loads(body + b"}"))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ManifestRejectedError("not a manifest") from error
+    check_manifest(manifest, fingerprint)
+    if encode_manifest(manifest) != data:
+        raise ManifestRejectedError("not as it was written")
+    return manifest
+
+
+def read_manifest(path: Path, fingerprint: str) -> tuple[Manifest, int]:
+    """The manifest in a file and the file's size. Raises OSError or ManifestRejectedError; reads a bounded amount."""
+    with path.open("rb") as file:
+        data = file.read(MAX_MANIFEST_BYTES + 1)
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ManifestRejectedError("too large")
+    return decode_manifest(data, fingerprint), len(data)
+
+
+def check_manifest(manifest: Manifest, fingerprint: str) -> None:
+    """Raise ManifestRejectedError unless lengths, keys and positions fit the token ids."""
+    tokens = len(manifest.token_ids)
+    counts = [chunk.tokens for chunk in manifest.chunks]
+    if tokens < 1 or sum(counts) != tokens or any(count != CHUNK_TOKENS for count in counts[:-1]):
+        raise ManifestRejectedError("chunks and token ids differ in length")
+    if not 1 <= counts[-1] <= CHUNK_TOKENS:
+        raise ManifestRejectedError("a chunk has an impossible length")
+    try:
+        expected = chunk_keys(root_of(fingerprint, is_exact=manifest.is_exact), array.array("I", manifest.token_ids))
+    except (TypeError, OverflowError) as error:
+        raise ManifestRejectedError("token ids out of range") from error
+    if [chunk.key for chunk in manifest.chunks] != expected:
+        raise ManifestRejectedError("chunk keys do not belong to the token ids")
+    for state in manifest.states:
+        if not KEY.fullmatch(state.key) or not 1 <= state.position <= tokens:
+            raise ManifestRejectedError("a state is impossible")
+
+
+def ids_to_bytes(token_ids: Sequence[int]) -> bytes:
+    """Little-endian, four bytes an id."""
+    ids = array.array("I", token_ids)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids.tobytes()
+
+
+def bytes_to_ids(data: bytes) -> tuple[int, ...]:
+    """Raises ValueError if `data` is not made of whole ids."""
+    ids = array.array("I")
+    ids.frombytes(data)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return tuple(ids)
+
+
+def _parse(fields: dict[str, Any]) -> Manifest:
+    """Raises KeyError, TypeError or ValueError when a field is missing or of another type."""
+    if fields["format"] != FORMAT:
+        raise ValueError("another format")
+    return Manifest(
+        conversation_id=_typed(fields["conversation_id"], str),
+        token_ids=bytes_to_ids(base64.b64decode(_typed(fields["token_ids"], str), validate=True)),
+        chunks=tuple(ChunkRef(_typed(key, str), _typed(tokens, int)) for key, tokens in fields["chunks"]),
+        states=tuple(StateRef(_typed(key, str), _typed(position, int)) for key, position in fields["states"]),
+        is_exact=_typed(fields["is_exact"], bool),
+        precision=_typed(fields["precision"], str),
+    )
+
+
+def _typed(value: Any, kind: type[_T]) -> _T:
+    if type(value) is not kind:
+        raise TypeError(f"not a {kind.__name__}")
+    return value

@@ -1,0 +1,112 @@
+"""What lies in one fingerprint's folder right now: manifests, files and their sizes. Reads manifests, nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.kv.store.files import (
+    CHUNKS,
+    CONVERSATIONS,
+    DATA_SUFFIX,
+    KEY,
+    MANIFEST_SUFFIX,
+    STATES,
+    FileName,
+    StoreFiles,
+    file_stem,
+)
+from engine.kv.store.manifest import read_manifest
+from engine.kv.store.problems import ManifestRejectedError
+from engine.kv.store.records import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class StoredManifest:
+    """A manifest that holds; `used_ns` is when its conversation was last used."""
+
+    manifest: Manifest
+    nbytes: int
+    used_ns: int
+
+
+@dataclass(slots=True)
+class FolderScan:
+    """`is_complete` is False when the system refused to show something: then nothing may be called unreferenced."""
+
+    manifests: list[StoredManifest] = field(default_factory=list)
+    sizes: dict[FileName, int] = field(default_factory=dict)
+    strangers: list[Path] = field(default_factory=list)  # rejected manifests, temporary files, and what is not ours
+    is_complete: bool = True
+
+    def referenced(self) -> set[FileName]:
+        return {name for stored in self.manifests for name in names_of(stored.manifest)}
+
+
+def names_of(manifest: Manifest) -> list[FileName]:
+    """All files a manifest refers to, in order; a name twice if it does so twice."""
+    chunks = [FileName(chunk.key, False) for chunk in manifest.chunks]
+    return chunks + [FileName(state.key, True) for state in manifest.states]
+
+
+def scan_folder(files: StoreFiles, fingerprint: str) -> FolderScan:
+    """Never raises: what cannot be seen makes the scan incomplete."""
+    scan = FolderScan()
+    folder = files.folder(fingerprint)
+    for kind in (CHUNKS, STATES):
+        for shard in _entries(folder / kind, scan):
+            if not shard.is_dir(follow_symlinks=False):
+                scan.strangers.append(Path(shard.path))
+                continue
+            for entry in _entries(Path(shard.path), scan):
+                _add_file(scan, entry, shard.name, is_state=kind == STATES)
+    for entry in _entries(folder / CONVERSATIONS, scan):
+        _add_manifest(scan, entry, fingerprint)
+    return scan
+
+
+def _add_file(scan: FolderScan, entry: os.DirEntry[str], shard: str, *, is_state: bool) -> None:
+    key = entry.name.removesuffix(DATA_SUFFIX)
+    if key == entry.name or not KEY.fullmatch(key) or key[:2] != shard:
+        scan.strangers.append(Path(entry.path))
+        return
+    try:
+        scan.sizes[FileName(key, is_state)] = entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return
+    except OSError:
+        scan.is_complete = False
+
+
+def _add_manifest(scan: FolderScan, entry: os.DirEntry[str], fingerprint: str) -> None:
+    path = Path(entry.path)
+    if path.suffix != MANIFEST_SUFFIX:
+        scan.strangers.append(path)
+        return
+    try:
+        manifest, nbytes = read_manifest(path, fingerprint)
+        used_ns = entry.stat().st_mtime_ns
+    except FileNotFoundError:
+        return
+    except OSError:
+        scan.is_complete = False
+        return
+    except ManifestRejectedError:
+        scan.strangers.append(path)
+        return
+    if file_stem(manifest.conversation_id) != path.stem:
+        scan.strangers.append(path)
+        return
+    scan.manifests.append(StoredManifest(manifest, nbytes, used_ns))
+
+
+def _entries(folder: Path, scan: FolderScan) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            yield from list(found)
+    except FileNotFoundError:
+        return
+    except OSError:
+        scan.is_complete = False
