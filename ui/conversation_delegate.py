@@ -1,9 +1,9 @@
-"""Paints a row of the conversation list: the warmth mark, the title and, where known, the precision."""
+"""Paints a row of the conversation list: the warmth mark, the title, where known the precision, a pin if pinned."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPen
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPainterPath, QPen
 from PySide6.QtWidgets import QLineEdit, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from engine.protocol.events import CacheState
@@ -15,6 +15,7 @@ ROW_PX = 35
 HEADING_PX = 28
 _MARK = 9
 _TEXT_X = 26
+_PIN_WIDTH, _PIN_HEIGHT = 8, 12
 _PLAIN_PRECISIONS = {"bf16", "bfloat16", "float16", "fp16", "float32", "fp32", ""}
 _Index = QModelIndex | QPersistentModelIndex
 
@@ -71,10 +72,14 @@ class ConversationDelegate(QStyledItemDelegate):
         warmth: Warmth | None = index.data(ListRole.WARMTH)
         if warmth is not None:
             self._paint_mark(painter, rect, warmth)
-        right = self._paint_precision(painter, rect, warmth, is_selected)
+        quiet = self._theme.color("text" if is_selected else "muted")
+        right = rect.right() - 8
+        if index.data(ListRole.IS_PINNED):
+            right = self._paint_pin(painter, rect, right, quiet)
+        right = self._paint_precision(painter, rect, right, warmth, quiet)
         painter.setFont(ui_font())
         painter.setPen(self._theme.color("text"))
-        room = rect.adjusted(_TEXT_X, 0, right - rect.right() - 8, 0)
+        room = rect.adjusted(_TEXT_X, 0, right - rect.right(), 0)
         title = QFontMetrics(painter.font()).elidedText(str(index.data()), Qt.TextElideMode.ElideRight, room.width())
         painter.drawText(room, int(_CENTER_LEFT), title)
 
@@ -99,15 +104,30 @@ class ConversationDelegate(QStyledItemDelegate):
             painter.setBrush(hollow)
             painter.drawPie(ring, 90 * 16, 180 * 16)
 
-    def _paint_precision(self, painter: QPainter, rect: QRect, warmth: Warmth | None, is_selected: bool) -> int:
-        """Its left edge, or the row's right one when there is nothing to say."""
+    def _paint_pin(self, painter: QPainter, rect: QRect, right: int, colour: QColor) -> int:
+        """A drawing pin, seen from the side; gives where what stands before it has to end."""
+        top = rect.center().y() - _PIN_HEIGHT / 2 + 0.5
+        middle = right - _PIN_WIDTH / 2
+        pin = QPainterPath(QPointF(middle - 3, top))
+        for x, y in ((3, 0), (3, 1.5), (2, 1.5), (2, 5), (4, 7.5), (-4, 7.5), (-2, 5), (-2, 1.5), (-3, 1.5)):
+            pin.lineTo(middle + x, top + y)
+        pin.closeSubpath()
+        painter.fillPath(pin, colour)
+        painter.setPen(QPen(colour, 1.2))
+        painter.drawLine(QPointF(middle, top + 7.5), QPointF(middle, top + _PIN_HEIGHT))
+        return right - _PIN_WIDTH - 7
+
+    def _paint_precision(
+        self, painter: QPainter, rect: QRect, right: int, warmth: Warmth | None, colour: QColor
+    ) -> int:
+        """Where what stands before it has to end: `right` itself when there is nothing to say."""
         if warmth is None or warmth.state is not CacheState.WARM or warmth.precision in _PLAIN_PRECISIONS:
-            return rect.right()
+            return right
         painter.setFont(ui_font(SMALL_PX))
-        painter.setPen(self._theme.color("text" if is_selected else "muted"))
+        painter.setPen(colour)
         width = QFontMetrics(painter.font()).horizontalAdvance(warmth.precision)
-        painter.drawText(rect.adjusted(0, 0, -8, 0), int(_CENTER_RIGHT), warmth.precision)
-        return rect.right() - 8 - width
+        painter.drawText(rect.adjusted(0, 0, right - rect.right(), 0), int(_CENTER_RIGHT), warmth.precision)
+        return right - width - 8
 
 
 _CENTER_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter

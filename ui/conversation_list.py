@@ -24,6 +24,7 @@ class ConversationList(QWidget):
     new_requested = Signal()
     delete_requested = Signal(str)
     renamed = Signal(str, str)
+    pin_requested = Signal(str, bool)
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -42,11 +43,13 @@ class ConversationList(QWidget):
         self._new_key = _key_label(self.new_button)
         self._delete = QAction(self)
         self._rename = QAction(self)
+        self.pin_action = QAction(self, checkable=True)
         self._prepare_view()
         self._lay_out()
         self.filter.textChanged.connect(self._on_filter_changed)
         self.new_button.clicked.connect(self.new_requested)
         self.model.renamed.connect(self.renamed)
+        self.pin_action.triggered.connect(self._on_pin_triggered)
         theme.changed.connect(self._on_theme_changed)
         self._on_theme_changed()
         self._retranslate()
@@ -111,11 +114,18 @@ class ConversationList(QWidget):
         if self._conversation_at(self.view.currentIndex()):
             self.view.edit(self.view.currentIndex())
 
+    @Slot(bool)
+    def _on_pin_triggered(self, is_pinned: bool) -> None:
+        if conversation_id := self._conversation_at(self.view.currentIndex()):
+            self.pin_requested.emit(conversation_id, is_pinned)
+
     @Slot(QPoint)
     def _on_menu_requested(self, position: QPoint) -> None:
-        if self._conversation_at(self.view.indexAt(position)):
+        index = self.view.indexAt(position)
+        if self._conversation_at(index):
+            self.pin_action.setChecked(index.data(ListRole.IS_PINNED))
             menu = QMenu(self)
-            menu.addActions([self._rename, self._delete])
+            menu.addActions([self.pin_action, self._rename, self._delete])
             menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
             menu.popup(self.view.viewport().mapToGlobal(position))
 
@@ -137,6 +147,7 @@ class ConversationList(QWidget):
         self.view.setAccessibleName(self.tr("Chats"))
         self._delete.setText(self.tr("Delete"))
         self._rename.setText(self.tr("Rename"))
+        self.pin_action.setText(self.tr("Keep in memory"))
         self.model.refresh_words()
 
     def _prepare_view(self) -> None:

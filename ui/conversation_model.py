@@ -18,6 +18,7 @@ class ListRole(IntEnum):
     IS_HEADING = Qt.ItemDataRole.UserRole + 1
     CONVERSATION_ID = Qt.ItemDataRole.UserRole + 2
     WARMTH = Qt.ItemDataRole.UserRole + 3
+    IS_PINNED = Qt.ItemDataRole.UserRole + 4
 
 
 class Group(StrEnum):
@@ -90,6 +91,10 @@ class ConversationModel(QAbstractListModel):
             if conversation.id not in known:
                 self.set_warmth(conversation.id, Warmth(CacheState.COLD) if conversation.num_messages else None)
 
+    def title_of(self, conversation_id: str) -> str:
+        """ "" for one without a title, or that is not known."""
+        return next((one.title for one in self._conversations if one.id == conversation_id), "")
+
     def index_of(self, conversation_id: str) -> QModelIndex:
         for row, entry in enumerate(self._rows):
             if isinstance(entry, Conversation) and entry.id == conversation_id:
@@ -123,15 +128,18 @@ class ConversationModel(QAbstractListModel):
             case Qt.ItemDataRole.EditRole:
                 return entry.title
             case Qt.ItemDataRole.ToolTipRole:
-                return "\n".join(filter(None, (entry.title, self._warmth_words(entry.id))))
+                return "\n".join(filter(None, (entry.title, self._warmth_words(entry.id), self._pin_words(entry))))
             case Qt.ItemDataRole.AccessibleTextRole:
-                return ", ".join(filter(None, (entry.title or self.tr("New chat"), self._warmth_words(entry.id))))
+                title = entry.title or self.tr("New chat")
+                return ", ".join(filter(None, (title, self._warmth_words(entry.id), self._pin_words(entry))))
             case ListRole.IS_HEADING:
                 return False
             case ListRole.CONVERSATION_ID:
                 return entry.id
             case ListRole.WARMTH:
                 return self._warmth.get(entry.id)
+            case ListRole.IS_PINNED:
+                return entry.is_pinned
         return None
 
     def setData(self, index: _Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:
@@ -154,6 +162,9 @@ class ConversationModel(QAbstractListModel):
                 Group.OLDER: self.tr("Older"),
             }[group]
         return True if role == ListRole.IS_HEADING else None
+
+    def _pin_words(self, entry: Conversation) -> str:
+        return self.tr("Kept in memory as long as possible") if entry.is_pinned else ""
 
     def _warmth_words(self, conversation_id: str) -> str:
         warmth = self._warmth.get(conversation_id)

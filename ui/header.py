@@ -27,6 +27,7 @@ class Header(QWidget):
     theme_chosen = Signal(str)
     language_chosen = Signal(str)
     send_key_chosen = Signal(str)
+    pin_requested = Signal(bool)
     rename_requested = Signal()
     delete_requested = Signal()
 
@@ -41,6 +42,7 @@ class Header(QWidget):
         self._model: ModelInfo | None = None
         self._is_loading = True
         self._has_conversation = False
+        self._is_pinned = False
         self.title = ElidedLabel()
         self.title.setProperty("kind", "title")
         self.model_button = _pill()
@@ -65,6 +67,9 @@ class Header(QWidget):
         """None: a new chat that is not stored yet."""
         self._has_conversation = title is not None
         self.title.set_full_text(title or self.tr("New chat"))
+
+    def show_pinned(self, is_pinned: bool) -> None:
+        self._is_pinned = is_pinned
 
     def show_model(self, model: ModelInfo | None, is_loading: bool) -> None:
         self._model = model
@@ -108,10 +113,14 @@ class Header(QWidget):
         keys = {"enter": self.tr("Enter"), "ctrl+enter": self.tr("Ctrl+Enter")}
         add_choices(menu.addMenu(self.tr("Send with")), keys, settings.send_with, self.send_key_chosen.emit)
         menu.addSeparator()
+        pin = menu.addAction(self.tr("Keep chat in memory"))
+        pin.setCheckable(True)
+        pin.setChecked(self._is_pinned)
+        pin.triggered.connect(self.pin_requested)
         rename = menu.addAction(self.tr("Rename chat"), self.rename_requested.emit)
         delete = menu.addAction(self.tr("Delete chat"), self.delete_requested.emit)
-        rename.setEnabled(self._has_conversation)
-        delete.setEnabled(self._has_conversation)
+        for action in (pin, rename, delete):
+            action.setEnabled(self._has_conversation)
 
     @Slot()
     def _on_theme_changed(self) -> None:

@@ -19,7 +19,7 @@ from app.model_library import ModelLibrary
 from app.paths import resources_dir
 from app.settings import Settings
 from engine.protocol.commands import ReportCache
-from engine.protocol.events import Failed, ModelLoaded
+from engine.protocol.events import Failed, ModelLoaded, PressureActed
 from ui.chat_controller import ChatController
 from ui.chat_page import ChatPage
 from ui.conversation_list import ConversationList
@@ -62,7 +62,7 @@ class MainWindow(QMainWindow):
         self.header = Header(self.theme, library, settings)
         self.page = ChatPage(self.theme, self.header)
         self.meter = MeterStrip(self.theme)
-        self._meter_feed = MeterFeed(self.meter, self._live)
+        self._meter_feed = MeterFeed(self.meter, self._live, self.sidebar.model.title_of)
         self._warmth = WarmthFeed(self.sidebar.model)
         self.controller = ChatController(session, store, self.page, self._meter_feed, self._live, self)
         self.deletions = Deletions(session, store, bridge, self.controller, self._live, self.sidebar.undo_bar, self)
@@ -90,12 +90,15 @@ class MainWindow(QMainWindow):
         if isinstance(event, ModelLoaded) or (isinstance(event, Failed) and event.conversation_id is None):
             self.header.show_model(self._session.model if self._live.has_model else None, self._live.is_loading)
             self._ask_for_cache_report()
+        elif isinstance(event, PressureActed):
+            self._ask_for_cache_report()
         self.controller.refresh_words()
 
     @Slot(object)
     def _on_opened(self, conversation: Conversation | None) -> None:
         self.sidebar.select(conversation.id if conversation else None)
         self.header.show_conversation(conversation.title if conversation else None)
+        self.header.show_pinned(conversation is not None and conversation.is_pinned)
         title = conversation.title if conversation else ""
         self.setWindowTitle(f"{title} – Ember" if title else "Ember")
 
@@ -114,6 +117,22 @@ class MainWindow(QMainWindow):
         if conversation_id == self.controller.current:
             self.header.show_conversation(title)
             self.setWindowTitle(f"{title} – Ember")
+
+    @Slot(str, bool)
+    def _on_pin_requested(self, conversation_id: str, is_pinned: bool) -> None:
+        try:
+            self._session.set_pinned(conversation_id, is_pinned)
+        except AppError as error:
+            self.controller.show_error(error)
+            return
+        self._refresh_conversations()
+        if conversation_id == self.controller.current:
+            self.header.show_pinned(is_pinned)
+
+    @Slot(bool)
+    def _on_pin_current_requested(self, is_pinned: bool) -> None:
+        if self.controller.current is not None:
+            self._on_pin_requested(self.controller.current, is_pinned)
 
     @Slot()
     def _on_rename_current_requested(self) -> None:
@@ -202,6 +221,7 @@ class MainWindow(QMainWindow):
         sidebar.new_requested.connect(self._on_new_requested)
         sidebar.delete_requested.connect(self.deletions.delete)
         sidebar.renamed.connect(self._on_renamed)
+        sidebar.pin_requested.connect(self._on_pin_requested)
         self.deletions.changed.connect(self._refresh_conversations)
         self.deletions.deleted.connect(self._warmth.forget)
         header.model_chosen.connect(preferences.choose_model)
@@ -212,6 +232,7 @@ class MainWindow(QMainWindow):
         preferences.changed.connect(self._on_settings_changed)
         preferences.load_requested.connect(self._on_load_requested)
         preferences.load_failed.connect(self._on_event_arrived)
+        header.pin_requested.connect(self._on_pin_current_requested)
         header.rename_requested.connect(self._on_rename_current_requested)
         header.delete_requested.connect(self.deletions.delete_current)
         for key, slot in (

@@ -58,6 +58,7 @@ class MeterStrip(QWidget):
         self._reading = MeterReading()
         self._spoken_at = float("-inf")
         self.num_paints = 0
+        self._cache_hint = ""
         self.context = MeterCell(Bar(theme))
         self.cache = MeterCell(Bar(theme))
         self.memory = MeterCell()
@@ -116,6 +117,7 @@ class MeterStrip(QWidget):
         self.context.value.setText(reading.context_words())
         _bar(self.context).set_segments([(reading.context_fraction() or 0.0, tokens.accent)])
         self.cache.value.setText(reading.cache_words())
+        self.cache.setToolTip("\n".join(filter(None, (self._cache_hint, reading.pressure_words()))))
         own, others = reading.cache_fractions()
         precision = reading.precision_words()
         colour = tokens.precision["16bit" if precision in _SIXTEEN_BIT else precision or "16bit"]
@@ -135,8 +137,9 @@ class MeterStrip(QWidget):
     @Slot()
     def _speak(self) -> None:
         self._spoken_at = monotonic()
-        for cell in (self.context, self.cache, self.memory, self.speed):
+        for cell in (self.context, self.memory, self.speed):
             cell.speak()
+        self.cache.speak(self._reading.pressure_words())
         self.state.setAccessibleName(self.tr("State: {state}").format(state=self.state.text()))
 
     def _fit(self) -> None:
@@ -157,10 +160,8 @@ class MeterStrip(QWidget):
         self.context.label.setText(self.tr("Context"))
         self.context.setToolTip(self.tr("Tokens of this chat the model has read, of those it can hold"))
         self.cache.label.setText(self.tr("KV cache"))
-        self.cache.setToolTip(
-            self.tr(
-                "What the model remembers of this chat; grey in the bar: of other chats. Full is the memory budget."
-            )
+        self._cache_hint = self.tr(
+            "What the model remembers of this chat; grey in the bar: of other chats. Full is the memory budget."
         )
         self.memory.label.setText(self.tr("Memory"))
         self.speed.label.setText(self.tr("Speed"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from app.conversation import Message
-from engine.protocol.events import CacheReported, Finished, ModelInfo, ModelLoaded, StatisticsChanged
+from engine.protocol.events import CacheReported, Finished, ModelInfo, ModelLoaded, PressureActed, StatisticsChanged
 from ui.live_replies import LiveReplies
 from ui.meter import MeterStrip
 from ui.meter_reading import MeterReading
@@ -12,9 +14,10 @@ from ui.meter_reading import MeterReading
 class MeterFeed:
     """Invariant: `LiveReplies` has taken an event before this does."""
 
-    def __init__(self, strip: MeterStrip, live: LiveReplies) -> None:
+    def __init__(self, strip: MeterStrip, live: LiveReplies, title_of: Callable[[str], str]) -> None:
         self._strip = strip
         self._live = live
+        self._title_of = title_of
         self._reading = MeterReading()
         self._conversation_id: str | None = None
         self._model: ModelInfo | None = None
@@ -29,6 +32,8 @@ class MeterFeed:
             all_caches_bytes=before.all_caches_bytes,
             budget_bytes=before.budget_bytes,
             memory=before.memory,
+            pressure=before.pressure,
+            pressure_title=before.pressure_title,
         )
         if conversation_id is None:
             self._reading.context_tokens = 0 if self._model else None
@@ -75,6 +80,10 @@ class MeterFeed:
                 self._reading.context_length = event.model.context_length
                 if self._conversation_id is None:
                     self._reading.context_tokens = 0
+                self._reading.pressure = None
+            case PressureActed():
+                self._reading.pressure = event
+                self._reading.pressure_title = self._title_of(event.conversation_id)
             case CacheReported():
                 self._reading.budget_bytes = event.budget_bytes
                 self._reading.all_caches_bytes = event.memory_bytes

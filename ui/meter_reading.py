@@ -7,8 +7,9 @@ from enum import Enum
 
 from PySide6.QtCore import QCoreApplication
 
-from engine.protocol.events import CacheReading, LoadStage, MemoryReading, Phase
+from engine.protocol.events import CacheReading, LoadStage, MemoryReading, Phase, PressureActed
 from ui import numbers
+from ui.pressure_words import pressure_words
 
 
 def _tr(source: str) -> str:
@@ -91,6 +92,8 @@ class MeterReading:
     memory: MemoryReading | None = None
     ttft_s: float | None = None
     decode_tps: float | None = None
+    pressure: PressureActed | None = None  # the newest step
+    pressure_title: str = ""  # of the chat it was taken on
     state: EngineState = EngineState()  # frozen
 
     def context_words(self) -> str:
@@ -106,6 +109,9 @@ class MeterReading:
 
     def precision_words(self) -> str:
         return self.cache.precision if self.cache and self.cache.bytes else ""
+
+    def pressure_words(self) -> str:
+        return pressure_words(self.pressure, self.pressure_title) if self.pressure else ""
 
     def cache_fractions(self) -> tuple[float, float]:
         """Shares of the budget: this conversation's cache, and all other ones."""

@@ -6,7 +6,9 @@ from PySide6.QtCore import QCoreApplication
 
 from app.errors import AppError
 from engine.protocol.events import Failed, Finished, SnapshotNotSaved
+from engine.protocol.misses import SaveProblem
 from ui.error_words import error_words, failure_words
+from ui.reason_words import not_saved_words
 
 
 class Notices:
@@ -31,7 +33,7 @@ class Notices:
                 return failure_words(event)
             case SnapshotNotSaved() as event:
                 template = QCoreApplication.translate("Notices", "The cache of this chat was not saved: {reason}")
-                return template.format(reason=event.reason)
+                return template.format(reason=not_saved_words(event))
             case error:
                 return error_words(error)
 
@@ -41,7 +43,8 @@ class Notices:
 
     def take_not_saved(self, event: SnapshotNotSaved, known_reason: str | None) -> None:
         """Told once for each reason; that there was nothing to save, or that the model cannot, is no news."""
-        is_news = event.reason not in self._reasons_told and event.reason != known_reason
+        is_known = event.reason == known_reason or event.code in (SaveProblem.NOTHING_CACHED, SaveProblem.INCOGNITO)
+        is_news = event.reason not in self._reasons_told and not is_known
         if event.conversation_id in self._cached and is_news:
             self._reasons_told.add(event.reason)
             self._by_conversation[event.conversation_id] = event

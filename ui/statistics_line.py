@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
 from engine.protocol.events import FinishReason, TurnStatistics
 from ui import numbers
 from ui.numbers import DASH
+from ui.reason_words import miss_words
 
 _GAP = "\u2003"  # an em space, where the line may wrap
 _COPIED_MS = 1500
@@ -53,8 +54,8 @@ def statistics_tooltip(statistics: TurnStatistics | None) -> str:
         lines.insert(1, _tr("Reading speed: {speed}").format(speed=speed))
     if statistics.restore_s > 0:
         lines.append(_tr("Restored from disk in {time}").format(time=numbers.seconds(statistics.restore_s)))
-    if statistics.miss_reason:
-        lines.append(_tr("Read again because: {reason}").format(reason=statistics.miss_reason))
+    if reason := miss_words(statistics):
+        lines.append(_tr("Read again because: {reason}").format(reason=reason))
     return "\n".join(lines)
 
 

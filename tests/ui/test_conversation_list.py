@@ -4,11 +4,12 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from PySide6.QtCore import QModelIndex, Qt
+from PySide6.QtGui import QImage
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QLineEdit
+from PySide6.QtWidgets import QLineEdit, QMenu
 
 from app.errors import UnknownConversationError
-from engine.protocol.commands import Forget
+from engine.protocol.commands import Forget, Pin
 from engine.protocol.events import CacheState
 from tests.ui.conftest import Desk, OpenDesk
 from ui.conversation_model import Group, ListRole, Warmth, group_of
@@ -163,3 +164,55 @@ def test_the_chat_answered_last_moves_to_the_top(two: tuple[Desk, str, str]) -> 
     desk.settle()
     assert titles(desk) == ["Today", "Tax letter", "제주 여행"]
     assert desk.window.sidebar.view.currentIndex().data(ListRole.CONVERSATION_ID) == first
+
+
+def pins(desk: Desk) -> list[frozenset[str]]:
+    return [command.conversation_ids for command in desk.engine.commands if isinstance(command, Pin)]
+
+
+def test_a_chat_is_pinned_from_the_list_and_from_the_header(
+    two: tuple[Desk, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QMenu, "popup", lambda menu, position: None)  # a platform without a screen has no pop-ups
+    desk, first, second = two
+    sidebar, header = desk.window.sidebar, desk.window.header
+    sidebar.view.setCurrentIndex(index_of(desk, first))
+    position = sidebar.view.visualRect(index_of(desk, first)).center()
+    sidebar.view.customContextMenuRequested.emit(position)
+    assert not sidebar.pin_action.isChecked()
+    sidebar.pin_action.trigger()
+    sidebar.view.customContextMenuRequested.emit(position)
+    assert sidebar.pin_action.isChecked()
+    assert pins(desk) == [frozenset({first})]
+    assert (desk.store.conversation(first).is_pinned, desk.store.conversation(second).is_pinned) == (True, False)
+    index = index_of(desk, first)
+    assert index.data(ListRole.IS_PINNED) is True
+    for role in (Qt.ItemDataRole.ToolTipRole, Qt.ItemDataRole.AccessibleTextRole):
+        assert "Kept in memory" in index.data(role)
+        assert "Kept in memory" not in index_of(desk, second).data(role)
+    header.more_menu.aboutToShow.emit()
+    (pin,) = [action for action in header.more_menu.actions() if action.isCheckable()]
+    assert (pin.text(), pin.isChecked(), pin.isEnabled()) == ("Keep chat in memory", True, True)
+    pin.trigger()
+    assert (pins(desk)[-1], desk.store.conversation(first).is_pinned) == (frozenset(), False)
+    desk.window.controller.open(None)
+    header.more_menu.aboutToShow.emit()
+    (pin,) = [action for action in header.more_menu.actions() if action.isCheckable()]
+    assert (pin.isChecked(), pin.isEnabled()) == (False, False)
+
+
+def test_the_pin_takes_its_room_from_the_title_and_leaves_the_other_rows_as_they_are(
+    two: tuple[Desk, str, str],
+) -> None:
+    desk, first, second = two
+    view = desk.window.sidebar.view
+
+    def picture(conversation_id: str) -> QImage:
+        return view.viewport().grab(view.visualRect(index_of(desk, conversation_id))).toImage()
+
+    before = picture(first), picture(second)
+    desk.session.set_pinned(first, True)
+    desk.window._refresh_conversations()
+    after = picture(first), picture(second)
+    assert after[0] != before[0]
+    assert after[1] == before[1]
