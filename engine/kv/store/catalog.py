@@ -13,30 +13,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 
-from engine.kv.block_keys import BLOCK_TOKENS, CHUNK_TOKENS, child_key
 from engine.kv.store.files import FileName, StoreFiles
-from engine.kv.store.manifest import bytes_to_ids, check_manifest, encode_manifest, ids_to_bytes, root_of
-from engine.kv.store.records import ChunkRef, Manifest, StateRef
-from engine.kv.store.scan import names_of, scan_folder
+from engine.kv.store.index import ManifestIndex
+from engine.kv.store.manifest import check_manifest, encode_manifest, root_of
+from engine.kv.store.records import Manifest
+from engine.kv.store.scan import names_of, scan_folder, without
 from engine.kv.store.scratch_file import ScratchFile, sync_folder
-
-_ID_BYTES = 4
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A manifest, its ids packed: thousands of chats of thousands of ids would be large as Python integers."""
-
-    bare: Manifest  # without token ids
-    ids: bytes
-    names: frozenset[FileName]
-    nbytes: int  # of the manifest itself
-    used_ns: int
-
-    def manifest(self) -> Manifest:
-        return replace(self.bare, token_ids=bytes_to_ids(self.ids))
 
 
 class Catalog:
@@ -46,28 +29,31 @@ class Catalog:
         self.files = files
         self.fingerprint = fingerprint
         self._lock = threading.Lock()
-        self._entries: dict[str, _Entry] = {}
-        self._users: dict[FileName, set[str]] = {}
+        self._index = ManifestIndex()
         self._holds: Counter[FileName] = Counter()
         self._damaged: set[FileName] = set()  # known to be bad and not yet removed
-        self._load()
+        scan = scan_folder(files, fingerprint)
+        self._sizes = scan.sizes
+        self._is_complete = scan.is_complete
+        for stored in scan.manifests:
+            self._index.add(stored.manifest, stored.nbytes, stored.used_ns)
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def manifest(self, conversation_id: str) -> Manifest | None:
         with self._lock:
-            entry = self._entries.get(conversation_id)
+            entry = self._index.entries.get(conversation_id)
         return entry.manifest() if entry else None
 
     def conversation_ids(self) -> list[str]:
         """Most recently used first."""
         with self._lock:
-            return sorted(self._entries, key=lambda key: self._entries[key].used_ns, reverse=True)
+            return sorted(self._index.entries, key=lambda key: self._index.entries[key].used_ns, reverse=True)
 
     def used_ns(self, conversation_id: str) -> int:
         """When a conversation was last saved or touched; 0 if it is not stored."""
         with self._lock:
-            entry = self._entries.get(conversation_id)
+            entry = self._index.entries.get(conversation_id)
             return entry.used_ns if entry else 0
 
     def longest_prefix(self, token_ids: Sequence[int], prefer: str | None = None) -> tuple[Manifest, int] | None:
@@ -75,52 +61,41 @@ class Catalog:
 
         Of equals `prefer` wins, then the most recently used. Whole chunks are found by key, the rest by comparing ids.
         """
-        wanted = ids_to_bytes(token_ids)
+        root = root_of(self.fingerprint, is_exact=True)
         with self._lock:
-            matched, candidates = self._sharing_chunks(token_ids)
-            best: tuple[int, bool, int, str] | None = None
-            for key in candidates:
-                entry = self._entries[key]
-                if not entry.bare.is_exact or not entry.ids.startswith(wanted[:matched]):
-                    continue
-                window = slice(matched, matched + CHUNK_TOKENS * _ID_BYTES)
-                shared = matched // _ID_BYTES + _common_ids(entry.ids[window], wanted[window])
-                rank = (shared, key == prefer, entry.used_ns, key)
-                if shared and (best is None or rank > best):
-                    best = rank
-            winner = self._entries[best[3]] if best else None
-        return (winner.manifest(), best[0]) if winner is not None and best is not None else None
+            found = self._index.longest_prefix(root, token_ids, prefer)
+        return (found[0].manifest(), found[1]) if found else None
 
     def is_stored(self, key: str, *, is_state: bool = False) -> bool:
         """Whether a manifest refers to this file and it is there."""
         name = FileName(key, is_state)
         with self._lock:
-            return bool(self._users.get(name)) and self._is_there(name)
+            return bool(self._index.users.get(name)) and self._is_there(name)
 
     def disk_bytes(self, conversation_id: str) -> int:
         """Of the manifest and all files it refers to, shared ones too; 0 if it is not stored."""
         with self._lock:
-            entry = self._entries.get(conversation_id)
+            entry = self._index.entries.get(conversation_id)
             return entry.nbytes + sum(self._sizes.get(name, 0) for name in entry.names) if entry else 0
 
     def shared_bytes(self, conversation_id: str) -> int:
         """Of the files other manifests refer to as well."""
         with self._lock:
-            entry = self._entries.get(conversation_id)
+            entry = self._index.entries.get(conversation_id)
             names = entry.names if entry else frozenset[FileName]()
-            return sum(self._sizes.get(name, 0) for name in names if len(self._users[name]) > 1)
+            return sum(self._sizes.get(name, 0) for name in names if len(self._index.users[name]) > 1)
 
     @property
     def total_bytes(self) -> int:
         """Of all chunks, states and manifests on disk, those nobody refers to included."""
         with self._lock:
-            return sum(self._sizes.values()) + sum(entry.nbytes for entry in self._entries.values())
+            return sum(self._sizes.values()) + sum(entry.nbytes for entry in self._index.entries.values())
 
     @property
     def shared_total(self) -> int:
         """Of all files more than one manifest refers to, each counted once."""
         with self._lock:
-            return sum(self._sizes.get(name, 0) for name, users in self._users.items() if len(users) > 1)
+            return sum(self._sizes.get(name, 0) for name, users in self._index.users.items() if len(users) > 1)
 
     # -- changing --------------------------------------------------------------------------------------------------
 
@@ -142,8 +117,8 @@ class Catalog:
                 if gone:
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), gone[0].key)
                 scratch.publish()
-                old = self._entries.get(manifest.conversation_id)
-                self._register(manifest, len(data), path.stat().st_mtime_ns)
+                old = self._index.entries.get(manifest.conversation_id)
+                self._index.add(manifest, len(data), path.stat().st_mtime_ns)
         sync_folder(path.parent)  # before this the old manifest may come back, and it needs its files
         if old:
             self._purge(old.names)
@@ -153,7 +128,7 @@ class Catalog:
         """The conversation is used now. Best effort on disk."""
         path = self.files.manifest_path(self.fingerprint, conversation_id)
         with self._lock:
-            if entry := self._entries.get(conversation_id):
+            if entry := self._index.entries.get(conversation_id):
                 with contextlib.suppress(OSError):
                     os.utime(path)
                     entry.used_ns = path.stat().st_mtime_ns
@@ -163,8 +138,7 @@ class Catalog:
         path = self.files.manifest_path(self.fingerprint, conversation_id)
         with self._lock:
             path.unlink(missing_ok=True)
-            entry = self._entries.get(conversation_id)
-            self._forget(conversation_id)
+            entry = self._index.remove(conversation_id)
         if path.parent.is_dir():
             sync_folder(path.parent)
         return entry.nbytes + self._purge(entry.names, is_strict=True) if entry else 0
@@ -180,10 +154,10 @@ class Catalog:
             self._damaged.add(name)
             with contextlib.suppress(OSError):
                 self._unlink(name)
-            concerned = sorted(self._users.get(name, ()))
+            concerned = sorted(self._index.users.get(name, ()))
             for conversation_id in concerned:
-                orphans |= self._entries[conversation_id].names
-                self._replace(conversation_id, _without(self._entries[conversation_id].manifest(), name))
+                orphans |= self._index.entries[conversation_id].names
+                self._replace(conversation_id, without(self._index.entries[conversation_id].manifest(), name))
         with contextlib.suppress(OSError):
             self._purge(orphans)
         return concerned
@@ -227,57 +201,14 @@ class Catalog:
         with self._lock:
             if not self._is_complete:
                 raise OSError(errno.EIO, "some manifests could not be read, so unused files are not known")
-            names = [name for name in self._sizes if name not in self._users and not self._holds[name]]
+            names = [name for name in self._sizes if name not in self._index.users and not self._holds[name]]
         return self._purge(names, is_strict=True)
 
     # -- private ---------------------------------------------------------------------------------------------------
 
-    def _load(self) -> None:
-        """Manifests whose files are missing count only as far as they are whole."""
-        scan = scan_folder(self.files, self.fingerprint)
-        self._sizes = scan.sizes
-        self._is_complete = scan.is_complete
-        for stored in scan.manifests:
-            manifest: Manifest | None = stored.manifest
-            for name in names_of(stored.manifest):
-                if name not in scan.sizes and manifest is not None:
-                    manifest = _without(manifest, name)
-            if manifest is not None:
-                self._register(manifest, stored.nbytes, stored.used_ns)
-
-    def _sharing_chunks(self, token_ids: Sequence[int]) -> tuple[int, Iterable[str]]:
-        """Bytes of ids in the longest chain of whole chunks somebody stores, and who does; all if nobody."""
-        candidates: Iterable[str] = self._entries
-        parent = root_of(self.fingerprint, is_exact=True)
-        for end in range(CHUNK_TOKENS, len(token_ids) + 1, CHUNK_TOKENS):
-            for start in range(end - CHUNK_TOKENS, end, BLOCK_TOKENS):
-                parent = child_key(parent, token_ids[start : start + BLOCK_TOKENS])
-            users = self._users.get(FileName(parent.hex(), False))
-            if not users:
-                return (end - CHUNK_TOKENS) * _ID_BYTES, candidates
-            candidates = users
-        return len(token_ids) // CHUNK_TOKENS * CHUNK_TOKENS * _ID_BYTES, candidates
-
-    def _register(self, manifest: Manifest, nbytes: int, used_ns: int) -> None:
-        self._forget(manifest.conversation_id)
-        names = frozenset(names_of(manifest))
-        bare = replace(manifest, token_ids=())
-        entry = _Entry(bare, ids_to_bytes(manifest.token_ids), names, nbytes, used_ns)
-        self._entries[manifest.conversation_id] = entry
-        for name in names:
-            self._users.setdefault(name, set()).add(manifest.conversation_id)
-
-    def _forget(self, conversation_id: str) -> None:
-        entry = self._entries.pop(conversation_id, None)
-        for name in entry.names if entry else ():
-            users = self._users[name]
-            users.discard(conversation_id)
-            if not users:
-                del self._users[name]
-
     def _replace(self, conversation_id: str, manifest: Manifest | None) -> None:
         """Put a cut manifest in place of the present one, or none; the time of last use stays."""
-        used_ns = self._entries[conversation_id].used_ns
+        used_ns = self._index.entries[conversation_id].used_ns
         path = self.files.manifest_path(self.fingerprint, conversation_id)
         if manifest is not None:
             data = encode_manifest(manifest)
@@ -286,10 +217,10 @@ class Catalog:
                 scratch.set_modified_ns(used_ns)
                 scratch.finish()
                 scratch.publish()
-                self._register(manifest, len(data), used_ns)
+                self._index.add(manifest, len(data), used_ns)
                 sync_folder(path.parent)
                 return
-        self._forget(conversation_id)
+        self._index.remove(conversation_id)
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
 
@@ -299,7 +230,7 @@ class Catalog:
         problem: OSError | None = None
         for name in names:
             with self._lock:
-                if name not in self._sizes or self._users.get(name) or self._holds[name] > 0:
+                if name not in self._sizes or self._index.users.get(name) or self._holds[name] > 0:
                     continue
                 try:
                     freed += self._unlink(name)
@@ -316,25 +247,3 @@ class Catalog:
 
     def _is_there(self, name: FileName) -> bool:
         return name in self._sizes and name not in self._damaged
-
-
-def _without(manifest: Manifest, name: FileName) -> Manifest | None:
-    """The manifest up to the chunk `name`, or less the state `name`; None when nothing is left."""
-    if name.is_state:
-        return replace(manifest, states=tuple(state for state in manifest.states if state.key != name.key))
-    keys = [chunk.key for chunk in manifest.chunks]
-    if name.key not in keys:
-        return manifest
-    chunks: tuple[ChunkRef, ...] = manifest.chunks[: keys.index(name.key)]
-    tokens = sum(chunk.tokens for chunk in chunks)
-    states: tuple[StateRef, ...] = tuple(state for state in manifest.states if state.position <= tokens)
-    return replace(manifest, token_ids=manifest.token_ids[:tokens], chunks=chunks, states=states) if chunks else None
-
-
-def _common_ids(first: bytes, second: bytes) -> int:
-    """How many leading ids two byte strings share."""
-    length = min(len(first), len(second))
-    difference = int.from_bytes(first[:length], "little") ^ int.from_bytes(second[:length], "little")
-    if not difference:
-        return length // _ID_BYTES
-    return ((difference & -difference).bit_length() - 1) // (8 * _ID_BYTES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.kv.store.files import (
@@ -20,12 +20,12 @@ from engine.kv.store.files import (
 )
 from engine.kv.store.manifest import read_manifest
 from engine.kv.store.problems import ManifestRejectedError
-from engine.kv.store.records import Manifest
+from engine.kv.store.records import ChunkRef, Manifest, StateRef
 
 
 @dataclass(frozen=True, slots=True)
 class StoredManifest:
-    """A manifest that holds; `used_ns` is when its conversation was last used."""
+    """A manifest as far as its files exist; `used_ns` is when its conversation was last used."""
 
     manifest: Manifest
     nbytes: int
@@ -49,6 +49,19 @@ def names_of(manifest: Manifest) -> list[FileName]:
     """All files a manifest refers to, in order; a name twice if it does so twice."""
     chunks = [FileName(chunk.key, False) for chunk in manifest.chunks]
     return chunks + [FileName(state.key, True) for state in manifest.states]
+
+
+def without(manifest: Manifest, name: FileName) -> Manifest | None:
+    """The manifest up to the chunk `name`, or less the state `name`; None when nothing is left."""
+    if name.is_state:
+        return replace(manifest, states=tuple(state for state in manifest.states if state.key != name.key))
+    keys = [chunk.key for chunk in manifest.chunks]
+    if name.key not in keys:
+        return manifest
+    chunks: tuple[ChunkRef, ...] = manifest.chunks[: keys.index(name.key)]
+    tokens = sum(chunk.tokens for chunk in chunks)
+    states: tuple[StateRef, ...] = tuple(state for state in manifest.states if state.position <= tokens)
+    return replace(manifest, token_ids=manifest.token_ids[:tokens], chunks=chunks, states=states) if chunks else None
 
 
 def scan_folder(files: StoreFiles, fingerprint: str) -> FolderScan:
@@ -99,7 +112,12 @@ def _add_manifest(scan: FolderScan, entry: os.DirEntry[str], fingerprint: str) -
     if file_stem(manifest.conversation_id) != path.stem:
         scan.strangers.append(path)
         return
-    scan.manifests.append(StoredManifest(manifest, nbytes, used_ns))
+    whole: Manifest | None = manifest
+    for name in names_of(manifest):
+        if whole is not None and name not in scan.sizes:
+            whole = without(whole, name)
+    if whole is not None:
+        scan.manifests.append(StoredManifest(whole, nbytes, used_ns))
 
 
 def _entries(folder: Path, scan: FolderScan) -> Iterator[os.DirEntry[str]]:

@@ -130,6 +130,7 @@ def test_the_report_tolerates_rubbish(tmp_path: Path) -> None:
 
 
 def test_the_store_needs_no_torch() -> None:
-    code = "import sys, engine.kv.store.writer, engine.kv.store.reader, engine.kv.store.report; print('torch' in sys.modules)"
+    modules = "engine.kv.store.writer, engine.kv.store.reader, engine.kv.store.report"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
