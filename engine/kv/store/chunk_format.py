@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import xxhash
+
 from engine.kv.store.problems import ChunkRejectedError, StoreProblem
 from engine.kv.store.records import NewFile, TensorBytes, TensorSpec
 
@@ -48,9 +50,14 @@ class FileLayout:
     @classmethod
     def of(cls, fingerprint: str, key: str, specs: Sequence[TensorSpec]) -> FileLayout:
         specs = tuple(specs)
-        metadata = json.dumps({"format": FORMAT, "fingerprint": fingerprint, "key": key}, separators=(",", ":"))
-        before = ('{"__metadata__":' + metadata[:-1] + ',"checksums":"').encode()
         after = _after_checksums(specs)
+        fields = {
+            "format": FORMAT,
+            "fingerprint": fingerprint,
+            "key": key,
+            "specs": xxhash.xxh3_128_hexdigest(after),  # a reader of states has nothing to compare them with
+        }
+        before = ('{"__metadata__":' + json.dumps(fields, separators=(",", ":"))[:-1] + ',"checksums":"').encode()
         length = len(before) + _checksums_bytes(len(specs)) + len(after)
         padding = b" " * (-length % 8)
         return cls(struct.pack("<Q", length + len(padding)) + before, after + padding, specs)

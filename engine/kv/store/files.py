@@ -25,7 +25,7 @@ FINGERPRINT_NAME = "fingerprint.json"
 CHUNKS = "chunks"
 STATES = "states"
 CONVERSATIONS = "conversations"
-_MAX_FINGERPRINT_BYTES = 1024 * 1024
+_MAX_FINGERPRINT_BYTES = 64 * 1024
 # Lower case only: some file systems do not tell "A" from "a".
 _SAFE_ID = re.compile(r"(?!h-)[a-z0-9_-]{1,128}")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import base64
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -66,9 +67,11 @@ def decode_manifest(data: bytes, fingerprint: str) -> Manifest:
 def read_manifest(path: Path, fingerprint: str) -> tuple[Manifest, int]:
     """The manifest in a file and the file's size. Raises OSError or ManifestRejectedError; reads a bounded amount."""
     with path.open("rb") as file:
-        data = file.read(MAX_MANIFEST_BYTES + 1)
-    if len(data) > MAX_MANIFEST_BYTES:
-        raise ManifestRejectedError("too large")
+        size = file.seek(0, io.SEEK_END)
+        if size > MAX_MANIFEST_BYTES:
+            raise ManifestRejectedError("too large")
+        file.seek(0)
+        data = file.read(size)
     return decode_manifest(data, fingerprint), len(data)
 
 
