@@ -100,10 +100,11 @@ def plan(
     fates = [_Fate(chat, chat.place) for chat in chats if not chat.is_active and chat.own_bytes > 0]
     if needed_bytes > effective_budget(device or host):
         needed_bytes = 0
-    if device is not None:
+    if device is None:
+        fates = _relieve(fates, "cpu", host, needed_bytes, costs, room=0)
+    else:
         fates = _relieve(fates, "cuda", device, needed_bytes, costs, _room_for_moves(host, fates))
-        needed_bytes = sum(fate.bytes_at("cpu") for fate in fates if fate.chat.place == "cuda")
-    fates = _relieve(fates, "cpu", host, needed_bytes, costs, room=0)
+        fates = _relieve_host_of_moves(fates, host, costs)
     fates.sort(key=lambda fate: (fate.chat.place == "cuda", *fate.rank))
     return [action for fate in fates for action in _actions(fate, costs)]
 
@@ -178,6 +179,21 @@ def _room_for_moves(host: MemoryLimits, fates: Sequence[_Fate]) -> int:
     return effective_budget(host) * LOW_WATER_PERCENT // 100 - (host.used_bytes - can_free)
 
 
+def _relieve_host_of_moves(fates: Sequence[_Fate], host: MemoryLimits, costs: _Costs) -> list[_Fate]:
+    """Plan for the host with what moves there. A chat that would be dropped on arrival is dropped without the detour,
+    and the host asks again whether it is tight at all."""
+    while True:
+        moved = sum(fate.bytes_at("cpu") for fate in fates if fate.chat.place == "cuda")
+        relieved = _relieve(fates, "cpu", host, moved, costs, room=0)
+        direct = [
+            after if after.place is None and after.chat.place == "cuda" else before
+            for before, after in zip(fates, relieved, strict=True)
+        ]
+        if direct == fates:
+            return relieved
+        fates = direct
+
+
 def _relieve(
     fates: Sequence[_Fate],
     place: str,
@@ -210,7 +226,8 @@ def _relieve(
 
 
 def _ladder(now: dict[str, _Fate], place: str, costs: _Costs, room: int) -> Iterator[_Fate]:
-    """One step after the other, each from what `now` holds by then. `room`: bytes that may move to the host."""
+    """One step after the other, each from what `now` holds by then. `room`: what the host can take in; should all moves
+    together be more, its own plan drops the least recently used of them."""
     order = [key for key, fate in sorted(now.items(), key=lambda item: item[1].rank) if fate.place == place]
     for is_pinned in (False, True):
         tier = [key for key in order if now[key].chat.is_pinned is is_pinned]
@@ -218,7 +235,6 @@ def _ladder(now: dict[str, _Fate], place: str, costs: _Costs, room: int) -> Iter
             fate = now[key]
             fits_host = fate.chat.own_bytes <= room
             if fits_host and costs.is_better_moved():
-                room -= fate.chat.own_bytes
                 yield replace(fate, place="cpu")
             elif not fits_host and fate.is_kept_on_disk and costs.is_better_dropped(fate.chat):
                 yield replace(fate, place=None)
@@ -227,7 +243,6 @@ def _ladder(now: dict[str, _Fate], place: str, costs: _Costs, room: int) -> Iter
         for key in tier:
             fate = now[key]
             if fate.place == place and fate.bytes_at(place) <= room:
-                room -= fate.bytes_at(place)
                 yield replace(fate, place="cpu")
         for key in tier:
             if now[key].place == place and now[key].is_kept_on_disk:
