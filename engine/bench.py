@@ -10,9 +10,8 @@ from pathlib import Path
 
 from engine.generation.prefill import prefill
 from engine.kv.manager import CacheManager
-from engine.kv.saver import SaveResult, SnapshotSaver
-from engine.kv.snapshots import SnapshotFiles
-from engine.kv.working_cache import KVCache
+from engine.kv.store.writer import SaveResult
+from engine.kv.working_cache import WorkingCache
 from engine.model.loader import LoadedModel
 from engine.protocol.commands import BenchName, RunBench
 from engine.protocol.config import EngineConfig
@@ -82,27 +81,25 @@ class _Bench:
 
         self._config.kv_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="bench-", dir=self._config.kv_dir) as folder:
-            files, saver = SnapshotFiles(Path(folder)), SnapshotSaver(on_done)
-            caches = CacheManager(self._model, files, saver, budget_bytes=0)
+            caches = CacheManager(self._model, self._config, on_done, lambda event: None, kv_dir=Path(folder))
             try:
                 started = time.perf_counter()
-                cache = self._filled(context, caches.activate("bench", prompt[:context], has_history=False).cache)
+                cache = self._filled(context, caches.activate("bench", prompt[:context]).cache)
                 self._feed(prompt[context:], cache)
                 cold_s = time.perf_counter() - started
-                cache.truncate(context)
+                cache.rollback(context)
                 reason = caches.save("bench", "bench")
                 if reason is not None or not done.wait(_SAVE_TIMEOUT_S) or results[0].error is not None:
                     raise BenchFailedError(f"The snapshot could not be saved ({reason or results}).")
                 del cache
                 caches.drop("bench")
                 started = time.perf_counter()
-                active = caches.activate("bench", prompt, has_history=True)
+                active = caches.activate("bench", prompt)
                 restore_s = time.perf_counter() - started
                 self._feed(prompt[active.reused :], active.cache)
                 resumed_s = time.perf_counter() - started
             finally:
-                saver.close(_SAVE_TIMEOUT_S)
-                caches.close()
+                caches.close(_SAVE_TIMEOUT_S)
         return {
             "cold_ttft_s": cold_s,
             "resumed_ttft_s": resumed_s,
@@ -117,13 +114,13 @@ class _Bench:
         text_ids: list[int] = self._model.tokenizer.encode(_TEXT, add_special_tokens=False)
         return (text_ids * (count // len(text_ids) + 1))[:count]
 
-    def _filled(self, context: int, cache: KVCache | None = None) -> KVCache:
+    def _filled(self, context: int, cache: WorkingCache | None = None) -> WorkingCache:
         if cache is None:
             cache = self._model.new_cache(context)
         self._feed(self._ids(context), cache)
         return cache
 
-    def _feed(self, ids: list[int], cache: KVCache) -> None:
+    def _feed(self, ids: list[int], cache: WorkingCache) -> None:
         chunk = self._config.prefill_chunk
         if prefill(self._model.forward, cache, ids, chunk, self._is_cancelled, lambda done, total: None) is None:
             raise BenchFailedError("The measurement was stopped.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import gc
@@ -11,13 +12,21 @@ import psutil
 import torch
 
 from engine import bench, verification
+from engine.generation.prefill import prefill
 from engine.kv.manager import CacheManager
-from engine.kv.saver import SaveResult, SnapshotSaver
-from engine.kv.snapshots import SnapshotFiles, report_disk
+from engine.kv.resident import common_prefix
+from engine.kv.store.deletion import delete_conversation
+from engine.kv.store.files import StoreFiles
+from engine.kv.store.leftovers import remove_leftovers
+from engine.kv.store.records import FORMAT_VERSION
+from engine.kv.store.report import report_disk
+from engine.kv.store.writer import SaveResult
+from engine.kv.working_cache import WorkingCache
+from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel, load_model
-from engine.protocol.commands import Generate, LoadModel, ReportCache, RunBench, Verify
+from engine.protocol.commands import ChatMessage, Generate, LoadModel, ReportCache, Role, RunBench, Verify
 from engine.protocol.config import EngineConfig
-from engine.protocol.errors import NoModelLoadedError, OutOfMemoryError
+from engine.protocol.errors import EngineError, NoModelLoadedError, OutOfMemoryError
 from engine.protocol.events import (
     BenchFinished,
     CacheReported,
@@ -25,15 +34,21 @@ from engine.protocol.events import (
     Finished,
     ModelInfo,
     ModelLoading,
+    PressureActed,
     SnapshotNotSaved,
     SnapshotSaved,
     Verified,
 )
+from engine.protocol.misses import SaveProblem
 from engine.turn import Turn
 
 _CLOSE_SAVER_S = 10.0
 
-OnSaved = Callable[[SnapshotSaved | SnapshotNotSaved | None], None]
+_IDLE_CHUNK = 128  # tokens between two looks at whether the user acts
+_IDLE_TOKENS = 4096  # most that is read ahead after a turn
+_OUT_OF_MEMORY_NOTE = "Memory ran out; other chats were put away and the step was repeated."
+
+OnSaved = Callable[[Event], None]
 
 
 class Runtime:
@@ -44,19 +59,28 @@ class Runtime:
         self._config = config
         self._emit = emit
         self._on_saved = on_saved
-        self._files = SnapshotFiles(config.kv_dir)
-        self._files.remove_leftovers()
-        self._saver = SnapshotSaver(self._save_ended)
+        self._files = StoreFiles(config.kv_dir, FORMAT_VERSION)
+        remove_leftovers(self._files)
+        self._pinned: frozenset[str] = frozenset()
         self._model: LoadedModel | None = None
         self._caches: CacheManager | None = None
         self._unreported_load_s = 0.0
+        self._ran_out_of_memory = False
 
     def begin_work(self) -> None:
         """Snapshots are written only while this thread is idle."""
-        self._saver.pause()
+        if self._caches is not None:
+            self._caches.persistence.writer.pause()
 
     def end_work(self) -> None:
-        self._saver.resume()
+        if self._caches is not None:
+            self._caches.persistence.writer.resume()
+
+    def pin(self, conversation_ids: frozenset[str]) -> None:
+        """These conversations' caches go last, now and with the models loaded later."""
+        self._pinned = conversation_ids
+        if self._caches is not None:
+            self._caches.pin(conversation_ids)
 
     def load(self, command: LoadModel) -> ModelInfo:
         """Replace the model. Raises ModelError; then no model is loaded."""
@@ -72,38 +96,77 @@ class Runtime:
         finally:
             gc.enable()
         self._model = model
-        self._caches = CacheManager(model, self._files, self._saver, self._config.memory_budget_bytes)
+        self._caches = CacheManager(model, self._config, self._save_ended, self._emit)
+        self._caches.pin(self._pinned)
         self._unreported_load_s = model.info.load_s
         return model.info
 
     def generate(self, command: Generate, is_cancelled: Callable[[], bool]) -> Finished:
         model, caches = self._loaded()
         load_s, self._unreported_load_s = self._unreported_load_s, 0.0
+        self._ran_out_of_memory = False
+        model.forward.on_out_of_memory = lambda: self._free_memory(command.conversation_id)
         turn = Turn(command, model, caches, self._config.prefill_chunk, load_s, self._emit, is_cancelled)
         try:
             finished = turn.run()
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
                 raise
-            caches.drop_others(command.conversation_id)
+            caches.give_way(command.conversation_id)
             raise OutOfMemoryError(
                 "Memory ran out while replying; other chats were put away, so send the message again."
             ) from error
-        caches.trim()
+        if self._ran_out_of_memory:
+            finished = dataclasses.replace(finished, notes=(*finished.notes, _OUT_OF_MEMORY_NOTE))
         return finished
 
+    def read_ahead(self, command: Generate, finished: Finished, is_wanted: Callable[[], bool]) -> None:
+        """After a turn: bring the cache to what the next prompt will begin with, while nobody waits.
+
+        Given up between chunks when `is_wanted` says that the user acts, and where it would be long.
+        """
+        model, caches = self._loaded()
+        reply = ChatMessage(
+            Role.ASSISTANT, finished.text, finished.token_ids if finished.ids_match_text and finished.text else None
+        )
+        active = caches.active_cache(command.conversation_id)
+        if active is not None and finished.text and not is_wanted():
+            with contextlib.suppress(EngineError):  # a template that takes no further question
+                ids = model.history.next_prompt_prefix([*command.messages, reply], started_on=command.started_on)
+                self._follow(command.conversation_id, active, ids, is_wanted)
+        caches.settle(command.conversation_id)
+
+    def _follow(self, conversation_id: str, cache: WorkingCache, ids: list[int], is_wanted: Callable[[], bool]) -> None:
+        model, caches = self._loaded()
+        shared = common_prefix(cache.token_ids, ids)
+        to_read = len(ids) - cache.reachable(shared)
+        if not 0 < to_read <= min(_IDLE_TOKENS, model.info.context_length - len(ids)):
+            return
+        if shared < cache.length:
+            caches.persistence.writer.release(conversation_id)
+            cache.rollback(shared)
+        try:
+            prefill(model.forward, cache, ids[cache.length :], _IDLE_CHUNK, is_wanted, lambda done, total: None)
+        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+
     def save(self, conversation_id: str, request_id: str) -> None:
-        """Queue the snapshot after a reply; the outcome comes later as an event."""
+        """Queue the snapshot after a reply; the outcome comes later as an event. Then tidy the memory."""
         _, caches = self._loaded()
-        reason = caches.save(conversation_id, request_id)
-        if reason is not None:
-            self._emit(SnapshotNotSaved(conversation_id, request_id, reason))
+        problem = caches.save(conversation_id, request_id)
+        if problem is not None:
+            code, detail = problem
+            params = {"detail": detail} if detail else {}
+            self._emit(SnapshotNotSaved(conversation_id, request_id, save_problem_words(code, detail), code, params))
+        caches.park_others(conversation_id)
 
     def forget(self, conversation_id: str) -> None:
+        """Raises OSError when a file cannot be removed."""
         if self._caches is not None:
-            self._caches.drop(conversation_id)
-        self._saver.release(conversation_id)
-        self._files.delete(conversation_id)
+            self._caches.forget(conversation_id)
+        else:
+            delete_conversation(self._files, conversation_id)
 
     def report(self, command: ReportCache) -> CacheReported:
         if self._caches is None:
@@ -123,7 +186,6 @@ class Runtime:
 
     def close(self) -> None:
         """Write what is queued and end the helper threads."""
-        self._saver.close(_CLOSE_SAVER_S)
         self._unload()
 
     def _loaded(self) -> tuple[LoadedModel, CacheManager]:
@@ -133,38 +195,69 @@ class Runtime:
 
     def _unload(self) -> None:
         if self._caches is not None:
-            self._caches.close()
+            self._caches.close(_CLOSE_SAVER_S)
         self._model = self._caches = None
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
+    def _free_memory(self, conversation_id: str) -> bool:
+        """A forward pass ran out of memory: put other chats away; whether to try again."""
+        _, caches = self._loaded()
+        has_freed = caches.give_way(conversation_id)
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self._ran_out_of_memory = self._ran_out_of_memory or has_freed
+        return has_freed
+
     def _save_ended(self, result: SaveResult) -> None:
         """On the saver's thread."""
+        caches = self._caches
+        if caches is not None:
+            caches.saved(result)
+        memory_bytes = caches.memory_bytes if caches is not None else 0
+        for one in result.evicted:
+            budget = self._config.memory_budget_bytes
+            self._on_saved(PressureActed(one.conversation_id, "evict_disk", one.nbytes, None, memory_bytes, budget))
         if result.is_cancelled:
-            self._on_saved(None)
-        elif result.error is not None:
-            reason = save_error_words(result.error)
-            self._on_saved(SnapshotNotSaved(result.conversation_id, result.request_id, reason))
-        else:
+            return
+        if result.error is not None:
+            is_full = result.error.errno in (errno.ENOSPC, errno.EDQUOT)
+            code = SaveProblem.DISK_FULL if is_full else SaveProblem.DISK_ERROR
+            detail = result.error.strerror or type(result.error).__name__
             self._on_saved(
-                SnapshotSaved(
+                SnapshotNotSaved(
                     result.conversation_id,
                     result.request_id,
-                    result.tokens,
-                    result.bytes_written,
-                    result.bytes_written,
-                    result.save_s,
+                    save_problem_words(code, detail),
+                    code,
+                    {"detail": detail},
                 )
             )
+            return
+        self._on_saved(
+            SnapshotSaved(
+                result.conversation_id,
+                result.request_id,
+                result.tokens,
+                result.bytes_written,
+                result.bytes_total,
+                result.save_s,
+            )
+        )
 
 
-def save_error_words(error: OSError) -> str:
-    """One sentence for a snapshot that could not be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "The disk is full: the chat goes on, but its cache was not saved; free some space."
-    return f"The chat's cache could not be saved ({error.strerror}); the chat itself is not affected."
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+def save_problem_words(code: SaveProblem, detail: str) -> str:
+    """One English sentence for a snapshot that was not saved."""
+    match code:
+        case SaveProblem.DISK_FULL:
+            return "The disk is full: the chat goes on, but its cache was not saved; free some space."
+        case SaveProblem.DISK_ERROR:
+            return f"The chat's cache could not be saved ({detail}); the chat itself is not affected."
+        case SaveProblem.CANNOT_RESUME:
+            return detail
+        case SaveProblem.INCOGNITO:
+            return "This chat is incognito: its cache is not saved."
+        case SaveProblem.NOTHING_CACHED:
+            return "Nothing is cached for this conversation yet."

@@ -14,6 +14,7 @@ from engine.generation.prefill import prefill
 from engine.generation.sampler import Sampler
 from engine.generation.stop_strings import StopStrings
 from engine.kv.manager import Activation, CacheManager
+from engine.kv.resident import common_prefix
 from engine.memory import read_memory
 from engine.model.loader import LoadedModel
 from engine.protocol.commands import Generate, Role
@@ -85,9 +86,15 @@ class Turn:
                 prompt_tokens=str(len(token_ids)),
                 context_length=str(model.info.context_length),
             )
-        has_history = any(message.role is Role.ASSISTANT for message in command.messages)
         self._phase(Phase.RESTORING)
-        active = self._caches.activate(command.conversation_id, token_ids, has_history=has_history)
+        active = self._caches.activate(
+            command.conversation_id,
+            token_ids,
+            history_tokens=self._history_tokens(token_ids),
+            is_incognito=command.is_incognito,
+            is_cancelled=self._is_cancelled,
+        )
+        active.cache.checkpoint()
         fed_before = model.forward.tokens_fed
         prefill_started = time.perf_counter()
         logits = prefill(
@@ -97,9 +104,11 @@ class Turn:
             self._prefill_chunk,
             self._is_cancelled,
             lambda done, total: self._prefill_progress(active, prefill_started, done, total),
+            checkpoint_at=self._reply_start(token_ids) if not active.cache.can_crop else None,
         )
         prefilled = model.forward.tokens_fed - fed_before
         prefill_s = time.perf_counter() - prefill_started
+        self._caches.rates.prefilled(prefilled, prefill_s)
         decode = Decode(
             model.forward,
             active.cache,
@@ -125,15 +134,33 @@ class Turn:
                 reused_tokens=active.reused,
                 prefilled_tokens=prefilled,
                 new_tokens=len(self._reply.token_ids),
-                miss_reason=active.miss_reason,
+                miss_reason=str(active.miss) if active.miss else None,
                 load_s=self._load_s,
                 restore_s=active.restore_s,
                 ttft_s=self._ttft_s,
                 prefill_tps=prefilled / prefill_s if prefilled else None,
                 decode_tps=self._decode_tps,
                 cache=self._caches.reading(active.cache),
+                miss_code=active.miss.code.value if active.miss else None,
+                miss_params=active.miss.params if active.miss else {},
             ),
         )
+
+    def _history_tokens(self, token_ids: list[int]) -> int:
+        """How many of the prompt's tokens belong to earlier turns: 0 in the first one."""
+        command = self._command
+        if not any(message.role is Role.ASSISTANT for message in command.messages):
+            return 0
+        earlier = self._model.history.ids(
+            command.messages[:-1], add_generation_prompt=False, started_on=command.started_on
+        )
+        return common_prefix(earlier, token_ids)
+
+    def _reply_start(self, token_ids: list[int]) -> int:
+        """Where the prompt begins to ask for a reply: a regenerated reply starts from there."""
+        command = self._command
+        asked = self._model.history.ids(command.messages, add_generation_prompt=False, started_on=command.started_on)
+        return min(common_prefix(asked, token_ids), len(token_ids) - 1)
 
     def _decode(self, decode: Decode, active: Activation, logits: torch.Tensor) -> bool:
         """Run the loop; returns whether the reply's ids are exactly its text."""

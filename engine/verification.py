@@ -9,7 +9,7 @@ import torch
 
 from engine.generation.prefill import prefill
 from engine.kv.manager import CacheManager
-from engine.kv.working_cache import KVCache
+from engine.kv.working_cache import WorkingCache
 from engine.model.loader import LoadedModel
 from engine.protocol.commands import Verify
 from engine.protocol.errors import EngineError
@@ -48,14 +48,14 @@ def verify(
     Raises NothingKeptError when no token of the history is cached, and EngineError when cancelled.
     """
     ids = model.history.ids(command.messages, add_generation_prompt=False, started_on=command.started_on)
-    active = caches.activate(command.conversation_id, ids, has_history=True)
+    active = caches.activate(command.conversation_id, ids, history_tokens=len(ids))
     if active.reused == 0:
-        reason = active.miss_reason or "no snapshot was kept"
+        reason = active.miss or "no snapshot was kept"
         raise NothingKeptError(f"Nothing is kept of this conversation ({reason}); send a message first.")
     kept_length = active.reused
+    active.cache.checkpoint()
     kept = _greedy(model, active.cache, ids[kept_length:], command.num_tokens, chunk, is_cancelled)
-    if active.cache.can_crop:
-        active.cache.truncate(kept_length)
+    active.cache.rollback(kept_length)
     cold = _greedy(model, model.new_cache(len(ids)), ids, command.num_tokens, chunk, is_cancelled)
     noise = _noise(model, ids, cold, max(1, min(chunk // 2, len(ids) // 3)), is_cancelled)
     return compare(command, kept, cold, noise, caches.reading(active.cache).precision)
@@ -82,7 +82,7 @@ def compare(command: Verify, kept: GreedyRun, cold: GreedyRun, noise_floor: floa
 
 def _greedy(
     model: LoadedModel,
-    cache: KVCache,
+    cache: WorkingCache,
     ids: list[int],
     num_tokens: int,
     chunk: int,

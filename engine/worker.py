@@ -16,9 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.kv.snapshots import SnapshotFiles, report_disk
+from engine.kv.store.deletion import delete_conversation
+from engine.kv.store.files import StoreFiles
+from engine.kv.store.records import FORMAT_VERSION
+from engine.kv.store.report import report_disk
 from engine.native_libraries import preload_torch
-from engine.protocol.commands import Command, Forget, Generate, LoadModel, ReportCache, RunBench, Verify
+from engine.protocol.commands import Command, Forget, Generate, LoadModel, Pin, ReportCache, RunBench, Verify
 from engine.protocol.config import EngineConfig
 from engine.protocol.errors import EngineError, OutOfMemoryError
 from engine.protocol.events import (
@@ -30,8 +33,6 @@ from engine.protocol.events import (
     ModelLoading,
     Phase,
     PhaseChanged,
-    SnapshotNotSaved,
-    SnapshotSaved,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ _log = logging.getLogger(__name__)
 class _SaveEnded:
     """Put on the inbox by the saver's thread, so that its news is told in order with the rest."""
 
-    event: SnapshotSaved | SnapshotNotSaved | None
+    event: Event
 
 
 class EngineWorker:
@@ -55,6 +56,7 @@ class EngineWorker:
         self._on_event = on_event
         self._inbox: queue.Queue[Command | _SaveEnded | None] = queue.Queue()
         self._cancelled: dict[str, threading.Event] = {}
+        self._pinned: frozenset[str] = frozenset()
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ember-engine", daemon=True)
 
@@ -88,8 +90,7 @@ class EngineWorker:
         runtime: Runtime | None = None
         while (item := self._inbox.get()) is not None:
             if isinstance(item, _SaveEnded):
-                if item.event is not None:
-                    self._on_event(item.event)
+                self._on_event(item.event)
                 continue
             if runtime is None and self._answers_from_disk(item):
                 continue
@@ -103,14 +104,16 @@ class EngineWorker:
         self._on_event(EngineStopped())
 
     def _answers_from_disk(self, command: Command) -> bool:
-        """Before any model, two commands need no torch: they concern nothing but the files."""
+        """Before any model, some commands need no torch: they concern nothing but the files."""
         match command:
             case ReportCache():
                 report = report_disk(self._config.kv_dir, self._config.memory_budget_bytes)
                 self._on_event(dataclasses.replace(report, request_id=command.request_id))
+            case Pin():
+                self._pinned = command.conversation_ids
             case Forget():
                 try:
-                    SnapshotFiles(self._config.kv_dir).delete(command.conversation_id)
+                    delete_conversation(StoreFiles(self._config.kv_dir, FORMAT_VERSION), command.conversation_id)
                 except OSError:
                     _log.exception("snapshots of %s could not be deleted", command.conversation_id)
             case _:
@@ -132,7 +135,9 @@ class EngineWorker:
         finally:
             gc.freeze()
             gc.enable()
-        return Runtime(self._config, self._on_event, lambda event: self._inbox.put(_SaveEnded(event)))
+        runtime = Runtime(self._config, self._on_event, lambda event: self._inbox.put(_SaveEnded(event)))
+        runtime.pin(self._pinned)
+        return runtime
 
     def _handle(self, runtime: Runtime, command: Command) -> None:
         """Run one command; a known failure becomes an event, an unknown one too, with its traceback in the log."""
@@ -161,7 +166,10 @@ class EngineWorker:
                 finished = runtime.generate(command, self._cancelled[command.request_id].is_set)
                 self._on_event(finished)
                 self._on_event(PhaseChanged(command.conversation_id, command.request_id, Phase.SAVING))
+                runtime.read_ahead(command, finished, self._is_wanted)
                 runtime.save(command.conversation_id, command.request_id)
+            case Pin():
+                runtime.pin(command.conversation_ids)
             case Forget():
                 runtime.forget(command.conversation_id)
             case ReportCache():
@@ -171,13 +179,17 @@ class EngineWorker:
             case RunBench():
                 self._on_event(runtime.bench(command, self._cancelled[command.request_id].is_set))
 
+    def _is_wanted(self) -> bool:
+        """Whether somebody waits, so that idle work has to end."""
+        return self._is_closing.is_set() or not self._inbox.empty()
+
     def _tell_saves(self) -> None:
         while True:
             try:
                 item = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            if isinstance(item, _SaveEnded) and item.event is not None:
+            if isinstance(item, _SaveEnded):
                 self._on_event(item.event)
 
     def _fail(self, command: Command, code: str, message: str, params: dict[str, str] | None = None) -> None:

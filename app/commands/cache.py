@@ -7,7 +7,7 @@ from typing import Any
 
 from app.commands.call import Call
 from app.settings import MB
-from engine.kv.snapshots import report_disk
+from engine.kv.store.report import report_disk
 from engine.protocol.events import CacheState, ConversationCache
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from engine.generation.sampler import Sampler
-from engine.kv.working_cache import KVCache
+from engine.kv.working_cache import WorkingCache
 from engine.model.forward import ForwardPass
 from engine.protocol.events import FinishReason
 
@@ -18,7 +18,7 @@ class Decode:
     def __init__(
         self,
         forward: ForwardPass,
-        cache: KVCache,
+        cache: WorkingCache,
         sampler: Sampler,
         stop_ids: frozenset[int],
         max_new_tokens: int,

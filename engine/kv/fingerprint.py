@@ -16,10 +16,11 @@ from typing import Any
 import torch
 import xxhash
 
-from engine.kv.arena import KVGeometry
+from engine.kv.geometry import KVGeometry
+from engine.kv.store.records import FORMAT_VERSION
 from engine.protocol.config import Weights
+from engine.protocol.misses import Miss, MissCode
 
-FORMAT_VERSION = 1
 _HASH_CACHE_NAME = "weight-hashes.json"
 _HASH_SLICE_BYTES = 8 * 1024 * 1024
 
@@ -33,7 +34,7 @@ class Fingerprint:
 
     @classmethod
     def of_model(
-        cls, weights_hash: str, weights: Weights, dtype: torch.dtype, config: Any, geometry: KVGeometry | None
+        cls, weights_hash: str, weights: Weights, dtype: torch.dtype, config: Any, geometry: KVGeometry
     ) -> Fingerprint:
         """Fingerprint of a loaded model. `config` is transformers' text configuration."""
         return cls.of_fields(
@@ -45,7 +46,7 @@ class Fingerprint:
                 "rope": _plain(getattr(config, "rope_parameters", None)),
                 "layer_types": _plain(getattr(config, "layer_types", None)),
                 "sliding_window": _plain(getattr(config, "sliding_window", None)),
-                "layers": [[s.kv_heads, s.key_dim, s.value_dim] for s in geometry.layers] if geometry else None,
+                "layers": [[s.kv_heads, s.key_dim, s.value_dim] for s in geometry.layers],
                 "codec": "full",
             }
         )
@@ -59,15 +60,16 @@ class Fingerprint:
         return self.digest[:16]
 
 
-def difference(mine: dict[str, Any], other: dict[str, Any]) -> str:
-    """Say in words how `other` (a stored fingerprint's fields) differs from `mine`."""
+def difference(mine: dict[str, Any], other: dict[str, Any]) -> Miss:
+    """How `other` (a stored fingerprint's fields) differs from `mine`."""
     if mine.get("model") != other.get("model"):
-        return "the model changed"
-    for field in ("weights", "dtype", "codec", "format"):
-        if mine.get(field) != other.get(field):
-            return f"{field} changed: saved with {other.get(field)}, now {mine.get(field)}"
-    changed = next((field for field in mine if mine[field] != other.get(field)), "fingerprint")
-    return f"{changed} changed"
+        return Miss(MissCode.MODEL_CHANGED)
+    changed = next(
+        (field for field in ("weights", "dtype", "codec", "format", *mine) if mine[field] != other.get(field)), ""
+    )
+    return Miss(
+        MissCode.SETTINGS_CHANGED, {"field": changed, "saved": str(other.get(changed)), "now": str(mine.get(changed))}
+    )
 
 
 def canonical_json(fields: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Conversations -> caches: in memory while the budget allows, else restored from disk, else empty.
+"""Conversations -> caches: the one in memory, else copied from what any conversation holds, else from disk, else empty.
 
 Runs on the inference thread. The text of a conversation is the truth; everything here may be dropped at any time.
 """
@@ -6,203 +6,319 @@ Runs on the inference thread. The text of a conversation is the truth; everythin
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from engine.kv.fingerprint import canonical_json, difference
-from engine.kv.restorer import SnapshotRejectedError, SnapshotRestorer
-from engine.kv.saver import SnapshotSaver
-from engine.kv.snapshot_tensors import cache_bytes
-from engine.kv.snapshots import SnapshotFiles
-from engine.kv.working_cache import KVCache, WorkingCache
+from engine.kv.block_keys import root_key
+from engine.kv.blocks import BlockPool
+from engine.kv.fingerprint import difference
+from engine.kv.persistence import Persistence, Restored
+from engine.kv.rates import MeasuredRates
+from engine.kv.relief import Relief
+from engine.kv.report import report_caches
+from engine.kv.resident import Resident, common_prefix
+from engine.kv.store.collector import Limits
+from engine.kv.store.files import StoreFiles
+from engine.kv.store.records import FORMAT_VERSION, Manifest
+from engine.kv.store.writer import SaveResult
+from engine.kv.working_cache import WorkingCache
 from engine.model.loader import LoadedModel
-from engine.protocol.events import CacheReading, CacheReported, CacheState, ConversationCache
+from engine.protocol.config import EngineConfig
+from engine.protocol.events import CacheReading, CacheReported, PressureActed
+from engine.protocol.misses import Miss, MissCode, SaveProblem
 
-_SPARE_BYTES = 256 * 1024**2
+EXACT_WAIT_S = 1.0  # a quantized chat comes back exact when the disk (and reading the rest) takes no longer than this
+_MAX_RESTORES = 3  # attempts, each after a damaged file was dropped
+_SETTLED_TOKENS = 16  # what may follow the history in a prompt without being part of it: end of turn, line ends
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
     """A cache that holds exactly the reusable prefix of a prompt: `reused` tokens, at least one less than it has."""
 
-    cache: KVCache
+    cache: WorkingCache
     reused: int
     restore_s: float
-    miss_reason: str | None
+    miss: Miss | None
 
 
 class CacheManager:
-    """Owns the caches of one loaded model."""
+    """Owns the caches of one loaded model. `on_saved` is called on the saver's thread."""
 
-    def __init__(self, model: LoadedModel, files: SnapshotFiles, saver: SnapshotSaver, budget_bytes: int) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        config: EngineConfig,
+        on_saved: Callable[[SaveResult], None],
+        on_pressure: Callable[[PressureActed], None],
+        kv_dir: Path | None = None,
+    ) -> None:
+        self.pinned: frozenset[str] = frozenset()
+        self.rates = MeasuredRates()
         self._model = model
-        self._files = files
-        self._saver = saver
-        self._budget_bytes = budget_bytes
-        self._caches: OrderedDict[str, KVCache] = OrderedDict()  # least recently used first
-        self._restorer = SnapshotRestorer(model.fingerprint.digest, model.geometry) if model.geometry else None
-        self._spare = self._warm_spare()
+        self._config = config
+        self._files = StoreFiles(kv_dir or config.kv_dir, FORMAT_VERSION)
+        limits = Limits(config.disk_cap_bytes, config.disk_floor_bytes)
+        self.persistence = Persistence(self._files, model.fingerprint, model.geometry, limits, on_saved)
+        self.pool = BlockPool(root_key(model.fingerprint.digest), model.geometry)
+        self._residents: dict[str, Resident] = {}
+        self._evicted: set[str] = set()
+        self._clock = 0
+        self._relief = Relief(model, config, self, on_pressure)
 
-    def activate(self, conversation_id: str, token_ids: Sequence[int], *, has_history: bool) -> Activation:
-        """The conversation's cache, cut back to what `token_ids` shares with it; the rest is the caller's to feed.
+    # -- one turn --------------------------------------------------------------------------------------------------
 
-        `has_history`: the prompt holds an earlier reply, so an empty cache is worth a `miss_reason`.
+    def activate(
+        self,
+        conversation_id: str,
+        token_ids: Sequence[int],
+        *,
+        history_tokens: int = 0,
+        is_incognito: bool = False,
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> Activation:
+        """The conversation's cache, holding what of `token_ids` is known; the rest is the caller's to feed.
+
+        `history_tokens`: how many of them were part of an earlier turn. When fewer are reused, `miss` says why.
         """
         started = time.perf_counter()
-        cache = self._caches.get(conversation_id)
-        restore_s = 0.0
-        miss_reason: str | None = None
+        limit = len(token_ids) - 1
+        resident = self._resident(conversation_id, is_incognito)
+        known_length, was_active = resident.length, resident.working is not None
+        common = common_prefix(resident.token_ids, token_ids)
+        cache = resident.working
+        if cache is not None and min(common, limit) < cache.length:
+            self.persistence.writer.release(conversation_id)
+            cache.rollback(min(common, limit))
+        donor: Resident | None = None
         if cache is None:
-            cache, miss_reason = self._restore(conversation_id, token_ids)
-            restore_s = time.perf_counter() - started if cache.length else 0.0
-        kept = cache.length
-        reused = min(common_prefix(cache.token_ids, token_ids), len(token_ids) - 1)
-        if reused < kept:
-            self._saver.release(conversation_id)
-            if cache.can_crop:
-                cache.truncate(reused)
-            else:
-                cache, reused = self._model.new_cache(len(token_ids)), 0
-            if reused < len(token_ids) - 1:
-                miss_reason = f"the history changed after token {reused}"
-        self._caches[conversation_id] = cache
-        self._caches.move_to_end(conversation_id)
-        return Activation(cache, reused, restore_s, miss_reason if has_history else None)
+            needed = len(token_ids) * self._bytes_per_token - resident.own_bytes  # its blocks go once they are copied
+            self._relief.make_room(max(0, needed), conversation_id)
+            cache = self._model.new_cache(len(token_ids))
+        donor = self._fill_from_memory(cache, resident, token_ids[:limit])
+        restored = self._fill_from_disk(cache, resident, token_ids[:limit], is_cancelled)
+        if cache is not resident.working:
+            resident.activate(cache, donor)
+        self._release_doubled()
+        reused = cache.length
+        miss = None
+        if reused < min(limit, history_tokens - _SETTLED_TOKENS):
+            miss = (restored.miss if restored else None) or self._why(conversation_id, known_length, common, reused)
+        restore_s = time.perf_counter() - started if reused and not was_active else 0.0
+        return Activation(cache, reused, restore_s, miss)
 
-    def save(self, conversation_id: str, request_id: str) -> str | None:
-        """Queue a snapshot of the conversation. Returns the reason when it cannot be saved, else None."""
-        cache = self._caches.get(conversation_id)
-        fingerprint = self._model.fingerprint
-        if not isinstance(cache, WorkingCache):
-            return self._model.info.cannot_resume_reason or "nothing is cached for this conversation"
-        if cache.length == 0:
-            return "nothing is cached for this conversation yet"
+    def pin(self, conversation_ids: frozenset[str]) -> None:
+        """These conversations go last when memory or disk runs short."""
+        self.pinned = conversation_ids
+        self.persistence.collector.pinned = conversation_ids
+
+    def active_cache(self, conversation_id: str) -> WorkingCache | None:
+        """The contiguous cache of a conversation, if it has one now."""
+        resident = self._residents.get(conversation_id)
+        return resident.working if resident is not None else None
+
+    def settle(self, conversation_id: str) -> None:
+        """After a turn: remember where a cache that cannot be cropped stands, and give back what a cut left unused."""
+        resident = self._residents.get(conversation_id)
+        if resident is not None and resident.working is not None:
+            resident.working.checkpoint()
+            resident.working.compact()
+
+    def save(self, conversation_id: str, request_id: str) -> tuple[SaveProblem, str] | None:
+        """Queue a snapshot of the conversation. Returns why it cannot be saved and the system's words, else None."""
+        resident = self._residents.get(conversation_id)
+        if not self._model.can_persist:
+            return SaveProblem.CANNOT_RESUME, self._model.info.cannot_resume_reason or ""
+        if resident is None or resident.length == 0:
+            return SaveProblem.NOTHING_CACHED, ""
+        if resident.is_incognito:
+            return SaveProblem.INCOGNITO, ""
+        if not resident.is_exact and self._exact_manifest(conversation_id) is not None:
+            return None  # the disk holds what was computed in full precision: worth more than this
         try:
-            self._files.prepare(fingerprint.folder, canonical_json(fingerprint.fields))
+            self.persistence.save(resident, request_id)
         except OSError as error:
-            return f"the cache folder cannot be written: {error.strerror}"
-        path = self._files.path(fingerprint.folder, conversation_id)
-        self._saver.save(conversation_id, request_id, path, fingerprint.digest, cache_bytes(cache))
+            return SaveProblem.DISK_ERROR, error.strerror or type(error).__name__
         return None
 
-    def trim(self) -> None:
-        """Drop least recently used caches until the budget holds; the newest always stays."""
-        while len(self._caches) > 1 and self.memory_bytes > self._budget_bytes:
-            oldest = next((key for key in self._caches if not self._saver.is_pending(key)), next(iter(self._caches)))
-            if oldest == next(reversed(self._caches)):
-                return
-            self.drop(oldest)
+    def park_others(self, conversation_id: str) -> None:
+        """Turn every other active cache into blocks, and make room if the budget asks for it."""
+        for key, resident in self._residents.items():
+            if key != conversation_id and resident.working is not None and not self.persistence.writer.is_pending(key):
+                resident.park()
+        self._release_doubled()
+        self._relief.make_room(0, conversation_id)
+
+    def give_way(self, conversation_id: str) -> bool:
+        """Memory ran out: put away everything but one conversation. Returns whether that freed anything."""
+        return self._relief.emergency(conversation_id)
+
+    # -- forgetting ------------------------------------------------------------------------------------------------
+
+    def forget(self, conversation_id: str) -> None:
+        """Leave nothing of a conversation in memory or on disk. Raises OSError."""
+        self.drop(conversation_id)
+        self.persistence.writer.delete_conversation(conversation_id)
 
     def drop(self, conversation_id: str) -> None:
-        """Free a conversation's memory; its snapshot stays."""
-        self._caches.pop(conversation_id, None)
+        """Free a conversation's memory; what is on disk stays."""
+        resident = self._residents.pop(conversation_id, None)
+        if resident is not None:
+            resident.give_up()
+        self._release_doubled()
 
-    def drop_others(self, conversation_id: str) -> None:
-        """Free the memory of every conversation but one."""
-        for key in [key for key in self._caches if key != conversation_id]:
-            self.drop(key)
+    def saved(self, result: SaveResult) -> None:
+        """A save ended: what the disk limit cost is remembered, for `miss_reason`."""
+        self._evicted.update(one.conversation_id for one in result.evicted)
 
-    def close(self) -> None:
-        """Drop all caches, when the model is replaced or the engine ends."""
-        self._caches.clear()
-        if self._restorer is not None:
-            self._restorer.close()
+    def close(self, timeout_s: float) -> None:
+        """Finish saving and drop all caches, when the model is replaced or the engine ends."""
+        self.persistence.close(timeout_s)
+        for resident in self._residents.values():
+            resident.give_up()
+        self._residents.clear()
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    @property
+    def residents(self) -> list[Resident]:
+        """Least recently used first."""
+        return sorted(self._residents.values(), key=lambda one: one.last_used)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of memory behind all caches, rounding included."""
-        return sum(cache.touched_bytes for cache in self._caches.values())
-
-    def reading(self, cache: KVCache) -> CacheReading:
-        """What the meter shows of a cache."""
-        return CacheReading(cache.length, cache.nbytes, self._precision, self._model.device.type)
-
-    def report(self, request_id: str, conversation_ids: Sequence[str] | None) -> CacheReported:
-        """Every known conversation's place, in memory (most recent first) and on disk."""
-        stored = self._files.stored()
-        folder = self._model.fingerprint.folder
-        on_disk = {one.conversation_id: one for one in stored if one.fingerprint_folder == folder}
-        disk_bytes: Counter[str] = Counter()  # under any fingerprint: the disk holds them all
-        for one in stored:
-            disk_bytes[one.conversation_id] += one.nbytes
-        wanted = conversation_ids if conversation_ids is not None else [*reversed(self._caches), *disk_bytes]
-        rows: list[ConversationCache] = []
-        for key in dict.fromkeys(wanted):
-            cache, snapshot = self._caches.get(key), on_disk.get(key)
-            is_warm = cache is not None and cache.length > 0
-            rows.append(
-                ConversationCache(
-                    conversation_id=key,
-                    tokens=cache.length if cache is not None and is_warm else snapshot.tokens if snapshot else 0,
-                    memory_bytes=cache.nbytes if cache is not None else 0,
-                    disk_bytes=disk_bytes[key],
-                    shared_bytes=0,
-                    precision=self._precision,
-                    place=self._model.device.type if is_warm else "disk" if snapshot else "none",
-                    state=CacheState.WARM if is_warm else CacheState.ON_DISK if snapshot else CacheState.COLD,
-                )
-            )
-        memory = sum(cache.nbytes for cache in self._caches.values())
-        touched = self.memory_bytes
-        waste = 1.0 - memory / touched if touched else 0.0
-        return CacheReported(request_id, self._budget_bytes, memory, disk_bytes.total(), 0, waste, tuple(rows))
+        """Bytes of every tensor that holds or could hold cached tokens."""
+        return self.pool.nbytes + sum(
+            one.working.touched_bytes if one.working is not None else sum(state.nbytes for state in one.states.values())
+            for one in self._residents.values()
+        )
 
     @property
-    def _precision(self) -> str:
-        return self._model.geometry.precision if self._model.geometry else self._model.info.dtype
+    def device_bytes(self) -> int:
+        """Of them, those on the GPU."""
+        if self._model.device.type == "cpu":
+            return 0
+        return self.pool.device_bytes + sum(
+            one.working.touched_bytes for one in self._residents.values() if one.working is not None
+        )
 
-    def _restore(self, conversation_id: str, token_ids: Sequence[int]) -> tuple[KVCache, str | None]:
-        """A cache filled from the conversation's snapshot, or an empty one and why."""
-        cache = self._spare or self._model.new_cache(len(token_ids))
-        self._spare = None
-        if self._restorer is None or not isinstance(cache, WorkingCache):
-            return cache, self._model.info.cannot_resume_reason
-        path = self._files.path(self._model.fingerprint.folder, conversation_id)
-        if not path.is_file():
-            return cache, self._why_missing(conversation_id)
-        try:
-            saved_ids = self._restorer.token_ids(path)
-            if common_prefix(saved_ids, token_ids) == 0:
-                return cache, "the history changed"
-            self._restorer.restore(path, cache, saved_ids)
-        except SnapshotRejectedError as reason:
-            cache.truncate(0)
-            return cache, str(reason)
-        return cache, None
+    def is_saved(self, resident: Resident) -> bool:
+        """Whether all of a conversation is on disk in full precision."""
+        manifest = self._exact_manifest(resident.conversation_id)
+        return manifest is not None and list(manifest.token_ids) == resident.token_ids
 
-    def _warm_spare(self) -> WorkingCache | None:
-        """An empty cache whose memory is already there, large enough for any chat on disk, for the first one resumed.
+    def reading(self, cache: WorkingCache) -> CacheReading:
+        """What the meter shows of a cache."""
+        full = self._model.geometry.precision
+        return CacheReading(cache.length, cache.nbytes, full if cache.is_exact else "int8", self._model.device.type)
 
-        Fresh memory costs more than reading a snapshot into it (measured: 75 against 30 ms for 138 MB), and now nobody
-        waits. The pages are the first chat's own afterwards.
-        """
-        if self._model.geometry is None or self._model.device.type != "cpu":
+    def report(self, request_id: str, conversation_ids: Sequence[str] | None) -> CacheReported:
+        return report_caches(request_id, conversation_ids, self, self._model, self._config)
+
+    # -- private ---------------------------------------------------------------------------------------------------
+
+    def _resident(self, conversation_id: str, is_incognito: bool) -> Resident:
+        resident = self._residents.setdefault(conversation_id, Resident(conversation_id, self.pool))
+        resident.is_incognito = resident.is_incognito or is_incognito
+        self._clock += 1
+        resident.last_used = self._clock
+        self.persistence.catalog.touch(conversation_id)
+        return resident
+
+    def _fill_from_memory(self, cache: WorkingCache, resident: Resident, token_ids: Sequence[int]) -> Resident | None:
+        """Copy the longest known prefix into `cache`; returns the other conversation it came from, if one did."""
+        if cache.length == len(token_ids):
             return None
-        folder = self._model.fingerprint.folder
-        sizes = [stored.tokens for stored in self._files.stored() if stored.fingerprint_folder == folder]
-        largest = max(sizes, default=0)
-        per_token = self._model.geometry.bytes_per_token
-        tokens = min(largest, self._model.info.context_length, min(_SPARE_BYTES, self._budget_bytes) // per_token)
-        if tokens < 1:
+        best, best_length = None, cache.length
+        donors = [one for one in self.residents if one is not resident and one.is_exact and not one.is_incognito]
+        if resident.working is None:
+            donors.append(resident)
+        for one in reversed(donors):
+            usable = one.usable(token_ids)
+            if usable > best_length:
+                best, best_length = one, usable
+        if best is None or (best is resident and self._comes_back_exact(resident, token_ids, best_length)):
             return None
-        cache = self._model.new_cache(tokens)
-        if not isinstance(cache, WorkingCache):
-            return None
-        cache.arena.touch(tokens)
-        return cache
+        started = time.perf_counter()
+        start = 0 if not cache.can_crop else cache.length
+        best.copy_to(cache, start, best_length)
+        self.rates.memory_read((best_length - start) * self._model.geometry.bytes_per_token, started, best)
+        return best if best is not resident else None
 
-    def _why_missing(self, conversation_id: str) -> str:
-        for path in self._files.find(conversation_id):
-            fields = self._files.fingerprint_fields(path.parent.parent.name)
-            if fields is not None:
+    def _comes_back_exact(self, resident: Resident, token_ids: Sequence[int], in_memory: int) -> bool:
+        """Whether a quantized chat had better be read from disk, in full precision."""
+        if resident.is_exact:
+            return False
+        found = self.persistence.catalog.longest_prefix(token_ids, resident.conversation_id)
+        if found is None:
+            return False
+        rest = max(0, in_memory - found[1])
+        return self.rates.load_s(found[1] * self._bytes_per_token) + self.rates.prefill_s(rest) <= EXACT_WAIT_S
+
+    def _fill_from_disk(
+        self,
+        cache: WorkingCache,
+        resident: Resident,
+        token_ids: Sequence[int],
+        is_cancelled: Callable[[], bool] | None,
+    ) -> Restored | None:
+        """Extend `cache` from the manifest that reaches furthest, while that is quicker than reading the tokens."""
+        if not self._model.can_persist or not cache.is_exact:
+            return None
+        catalog, miss, bytes_read, seconds = self.persistence.catalog, None, 0, 0.0
+        for _ in range(_MAX_RESTORES):
+            found = catalog.longest_prefix(token_ids, resident.conversation_id)
+            if found is None:
+                break
+            manifest, shared = found
+            stop = self.persistence.usable(manifest, shared, cache)
+            if stop <= cache.length:
+                break
+            gain = stop - cache.length
+            if self.rates.load_s(gain * self._bytes_per_token) > self.rates.prefill_s(gain):
+                miss = miss or Miss(MissCode.READING_IS_FASTER)
+                break
+            restored = self.persistence.restore(manifest, stop, cache, is_cancelled)
+            bytes_read, seconds = bytes_read + restored.bytes_read, seconds + restored.seconds
+            self.rates.disk_read(restored.bytes_read, restored.seconds)
+            if restored.miss is None:
+                break
+            miss = miss or restored.miss
+        return Restored(cache.length, bytes_read, seconds, miss)
+
+    def _why(self, conversation_id: str, known_length: int, common: int, reused: int) -> Miss:
+        """Why less than the history could be reused."""
+        if known_length > reused:
+            if common > reused:
+                return Miss(MissCode.NO_CHECKPOINT, {"token": str(reused)})
+            return Miss(MissCode.HISTORY_CHANGED, {"token": str(common)})
+        manifest = self.persistence.catalog.manifest(conversation_id)
+        if manifest is not None and len(manifest.token_ids) > reused:
+            return Miss(MissCode.HISTORY_CHANGED, {"token": str(reused)})
+        if not self._model.can_persist:
+            return Miss(MissCode.CANNOT_RESUME, {"detail": self._model.info.cannot_resume_reason or ""})
+        if conversation_id in self._evicted:
+            return Miss(MissCode.EVICTED)
+        return self._other_fingerprint(conversation_id) or Miss(MissCode.NOT_SAVED)
+
+    def _other_fingerprint(self, conversation_id: str) -> Miss | None:
+        """The reason when the conversation is kept under another model or other settings."""
+        for fingerprint in self._files.fingerprints():
+            path = self._files.manifest_path(fingerprint, conversation_id)
+            fields = self._files.fingerprint_fields(path.parent.parent.name) if path.is_file() else None
+            if fields is not None and fingerprint != self._model.fingerprint.digest:
                 return difference(self._model.fingerprint.fields, fields)
-        return "no snapshot was kept"
+        return None
 
+    def _exact_manifest(self, conversation_id: str) -> Manifest | None:
+        manifest = self.persistence.catalog.manifest(conversation_id)
+        return manifest if manifest is not None and manifest.is_exact else None
 
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the longest common beginning of two id sequences."""
-    limit = min(len(first), len(second))
-    if list(first[:limit]) == list(second[:limit]):
-        return limit
-    return next(index for index in range(limit) if first[index] != second[index])
+    def _release_doubled(self) -> None:
+        for resident in self._residents.values():
+            resident.release_doubled()
+
+    @property
+    def _bytes_per_token(self) -> int:
+        return self._model.geometry.bytes_per_token

@@ -1,16 +1,24 @@
-"""What the model sees while it runs: one contiguous cache per conversation on transformers' Cache interface.
+"""What the model sees while it runs: one contiguous cache per active conversation on transformers' Cache interface.
 
+Full-attention layers live in an arena and can be cut at any token. All others ("state layers": sliding, recurrent) are
+transformers' own and cannot: rolling such a cache back goes to the nearest checkpoint.
 Invariant: `token_ids` are exactly the ids whose keys and values are in every layer, in order. Owned by the inference
-thread; the saver may read positions below `length` while they are not overwritten (see `engine.kv.saver`).
+thread; the saver may read positions below `length` while they are not overwritten (see `engine.kv.store.writer`).
 """
 
 from __future__ import annotations
 
-import torch
-from transformers import PreTrainedConfig
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+from collections.abc import Sequence
 
-from engine.kv.arena import KVArena, KVGeometry, grown_capacity, reserve_arena
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
+
+from engine.kv import state_layers
+from engine.kv.arena import KVArena, grown_capacity, reserve_arena
+from engine.kv.geometry import KVGeometry
+from engine.kv.state_layers import StateSnapshot
+
+_MAX_CHECKPOINTS = 6
 
 
 class ContiguousLayer(CacheLayerMixin):
@@ -38,10 +46,10 @@ class ContiguousLayer(CacheLayerMixin):
         self._cache.reserve(end)
         keys = self._cache.arena.keys[self._index]
         values = self._cache.arena.values[self._index]
-        keys[:, self.length : end] = key_states[0]
-        values[:, self.length : end] = value_states[0]
+        keys[self.length : end] = key_states[0].transpose(0, 1)
+        values[self.length : end] = value_states[0].transpose(0, 1)
         self.length = end
-        return keys[None, :, :end], values[None, :, :end]
+        return keys[:end].transpose(0, 1)[None], values[:end].transpose(0, 1)[None]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
@@ -60,16 +68,40 @@ class ContiguousLayer(CacheLayerMixin):
 
 
 class WorkingCache(Cache):
-    """The contiguous, growing cache of one conversation for models whose layers are all full attention."""
+    """The contiguous, growing cache of one conversation.
 
-    can_crop = True
+    `stock_layers`: the model's own cache layers, empty; plain full-attention ones are replaced by ours, others kept.
+    """
 
-    def __init__(self, geometry: KVGeometry, context_length: int, device: torch.device, num_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        geometry: KVGeometry,
+        stock_layers: Sequence[CacheLayerMixin],
+        context_length: int,
+        device: torch.device,
+        num_tokens: int = 0,
+    ) -> None:
         self.arena = reserve_arena(geometry, num_tokens, context_length, device)
         self.token_ids: list[int] = []
+        self.is_exact = True
+        self.checkpoints: dict[int, StateSnapshot] = {}
         self._device = device
-        self._layers = [ContiguousLayer(self, index) for index in range(len(geometry.layers))]
-        super().__init__(layers=[*self._layers])
+        self._full: list[ContiguousLayer] = []
+        self._state: dict[int, CacheLayerMixin] = {}
+        layers: list[CacheLayerMixin] = []
+        for index, layer in enumerate(stock_layers):
+            if state_layers.is_full(layer):
+                layer = ContiguousLayer(self, len(self._full))
+                self._full.append(layer)
+            elif not isinstance(layer, DummyLayer):
+                self._state[index] = layer
+            layers.append(layer)
+        super().__init__(layers=[*layers])
+
+    @property
+    def can_crop(self) -> bool:
+        """Whether any length can be cut back to; otherwise only a checkpoint's."""
+        return not self._state
 
     @property
     def length(self) -> int:
@@ -82,81 +114,78 @@ class WorkingCache(Cache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the cached keys and values."""
-        return self.length * self.geometry.bytes_per_token
+        """Bytes of the cached keys, values and states."""
+        return self.length * self.geometry.bytes_per_token + self.state_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the live state layers and their checkpoints."""
+        if not self._state:
+            return 0
+        return state_layers.nbytes(self._state.values()) + sum(one.nbytes for one in self.checkpoints.values())
 
     @property
     def touched_bytes(self) -> int:
-        """Bytes of memory behind them, rounding to pages included."""
-        return self.arena.touched_bytes(self.length)
+        """Bytes of memory behind them, slack included."""
+        return self.arena.touched_bytes(self.length) + self.state_bytes
 
     def reserve(self, num_tokens: int) -> None:
-        """Make room for `num_tokens`; copies the cache only where memory cannot be reserved ahead."""
+        """Make room for `num_tokens`; copies the cache where memory is not reserved ahead."""
         if num_tokens <= self.arena.capacity:
             return
-        old = self.arena
-        self.arena = KVArena(old.geometry, grown_capacity(num_tokens, old.capacity), self._device)
-        for layer, (ours, theirs) in enumerate(zip(self.arena.keys, old.keys, strict=True)):
-            length = self._layers[layer].length
-            ours[:, :length] = theirs[:, :length]
-            self.arena.values[layer][:, :length] = old.values[layer][:, :length]
+        old, filled = self.arena, max((layer.length for layer in self._full), default=0)
+        self.arena = KVArena(old.geometry, grown_capacity(num_tokens), self._device)
+        self.arena.write(0, old.read(0, filled))
 
-    def append_ids(self, token_ids: list[int]) -> None:
+    def compact(self) -> None:
+        """Give back what a cut left unused, when it is more than the slack of a growing cache."""
+        fitting = grown_capacity(self.length)
+        if self.arena.touched_bytes(self.length) > fitting * self.geometry.bytes_per_token * 1.01:
+            old = self.arena
+            self.arena = KVArena(old.geometry, fitting, self._device)
+            self.arena.write(0, old.read(0, self.length))
+
+    def append_ids(self, token_ids: Sequence[int]) -> None:
         """Record ids that a finished forward pass has written to every layer."""
         self.token_ids.extend(token_ids)
 
-    def truncate(self, length: int) -> None:
-        """Keep the first `length` tokens; also mends layers left uneven by an interrupted forward pass."""
+    def checkpoint(self) -> None:
+        """Remember the state layers as they are now, so that the cache can come back to this length."""
+        if not self._state or not self.length or self.length in self.checkpoints:
+            return
+        self.checkpoints[self.length] = state_layers.capture(self._state, self.length)
+        for position in sorted(self.checkpoints)[:-_MAX_CHECKPOINTS]:
+            del self.checkpoints[position]
+
+    def reachable(self, length: int) -> int:
+        """The largest length up to `length` that the cache can be cut back to."""
+        if self.can_crop or length >= self.length:
+            return min(length, self.length)
+        return max((position for position in self.checkpoints if position <= length), default=0)
+
+    def rollback(self, length: int, *, is_torn: bool = False) -> int:
+        """Keep the first `reachable(length)` tokens and return how many.
+
+        `is_torn`: a forward pass was interrupted, so that the state layers are only known at checkpoints.
+        """
+        length = min(length, self.length)
+        if self._state and (length < self.length or is_torn):
+            length = max((position for position in self.checkpoints if position <= length), default=0)
+            if length:
+                state_layers.load(self._state, self.checkpoints[length])
+            else:
+                state_layers.reset(self._state.values())
+        self.checkpoints = {position: state for position, state in self.checkpoints.items() if position <= length}
         del self.token_ids[length:]
-        for layer in self._layers:
-            layer.length = self.length
+        for layer in self._full:
+            layer.length = length
+        return length
 
-    def publish(self, token_ids: list[int]) -> None:
-        """Declare that the arena holds `token_ids`, written there by a restore."""
+    def publish(self, token_ids: Sequence[int], state: StateSnapshot | None = None) -> None:
+        """Declare that the arena holds `token_ids`, written there from blocks or files, and take over `state`."""
+        if self._state and state is not None:
+            state_layers.load(self._state, state, self._device)
+            self.checkpoints[state.position] = state
         self.token_ids = list(token_ids)
-        for layer in self._layers:
+        for layer in self._full:
             layer.length = len(token_ids)
-
-
-class UncroppableCache(DynamicCache):
-    """The stock cache, for models with sliding or recurrent layers: kept in memory, reused whole or not at all."""
-
-    can_crop = False
-
-    def __init__(self, config: PreTrainedConfig) -> None:
-        super().__init__(config=config)
-        self.token_ids: list[int] = []
-
-    @property
-    def length(self) -> int:
-        return len(self.token_ids)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of every tensor the layers hold."""
-        return sum(tensor.nbytes for layer in self.layers for tensor in _tensors_of(layer))
-
-    @property
-    def touched_bytes(self) -> int:
-        return self.nbytes
-
-    def append_ids(self, token_ids: list[int]) -> None:
-        self.token_ids.extend(token_ids)
-
-    def truncate(self, length: int) -> None:
-        """Empty the cache; it cannot be cut to any other length."""
-        if length:
-            raise ValueError("this cache cannot be cropped")
-        self.reset()  # type: ignore[no-untyped-call]  # transformers
-        self.token_ids = []
-
-
-KVCache = WorkingCache | UncroppableCache
-
-
-def _tensors_of(layer: object) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for value in vars(layer).values():
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
-        found.extend(item for item in items if isinstance(item, torch.Tensor) and item.ndim > 1)
-    return found

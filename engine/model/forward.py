@@ -3,38 +3,73 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from transformers import PreTrainedModel
 
-from engine.kv.working_cache import KVCache
+from engine.kv.working_cache import WorkingCache
 
 
 class ForwardPass:
-    """Feeds token ids to the model on top of a cache. `tokens_fed` counts them since the program started."""
+    """Feeds token ids to the model on top of a cache. `tokens_fed` counts them since the program started.
+
+    `takes_chunks`: False for models that forget their recurrent state when several tokens follow earlier ones; they get
+    such tokens one at a time. `on_out_of_memory` frees memory and says whether the pass is worth another try.
+    """
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
         self.tokens_fed = 0
+        self.takes_chunks = True
+        self.on_out_of_memory: Callable[[], bool] = lambda: False
         self._model = model
         self._device = device
         parameters = inspect.signature(model.forward).parameters
-        self._extra = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        self._extra: dict[str, object] = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        self._takes_positions = "position_ids" in parameters
 
     @torch.inference_mode()
-    def __call__(self, token_ids: Sequence[int], cache: KVCache) -> torch.Tensor:
+    def __call__(self, token_ids: Sequence[int], cache: WorkingCache) -> torch.Tensor:
         """Feed `token_ids` (at least one) and return the logits after the last of them, `[vocab]` in float32.
 
-        The cache is extended by the ids; on any exception it is back to where it was, or empty if it cannot be cropped.
+        The cache is extended by the ids; on any exception it is back to where it was, or at its last checkpoint if it
+        cannot be cropped. A pass that ran out of memory is tried once more.
         """
+        ids = list(token_ids)
+        if not self.takes_chunks and cache.length:
+            for token_id in ids[:-1]:
+                self._feed_twice([token_id], cache)
+            ids = ids[-1:]
+        return self._feed_twice(ids, cache)
+
+    def _feed_twice(self, ids: list[int], cache: WorkingCache) -> torch.Tensor:
         before = cache.length
         try:
-            input_ids = torch.tensor([list(token_ids)], dtype=torch.long, device=self._device)
-            output = self._model(input_ids=input_ids, cache=cache, use_cache=True, **self._extra)
+            return self._feed(ids, cache)
+        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or cache.length != before or not self.on_out_of_memory():
+                raise
+        return self._feed(ids, cache)
+
+    def _feed(self, ids: list[int], cache: WorkingCache) -> torch.Tensor:
+        before = cache.length
+        try:
+            input_ids = torch.tensor([ids], dtype=torch.long, device=self._device)
+            positions = (
+                {"position_ids": torch.arange(before, before + len(ids), device=self._device)[None]}
+                if self._takes_positions
+                else {}
+            )
+            output = self._model(input_ids=input_ids, cache=cache, use_cache=True, **positions, **self._extra)
             logits: torch.Tensor = output.logits[0, -1].float()
         except BaseException:
-            cache.truncate(before if cache.can_crop else 0)
+            cache.rollback(before, is_torn=True)
             raise
-        self.tokens_fed += len(token_ids)
-        cache.append_ids(list(token_ids))
+        self.tokens_fed += len(ids)
+        cache.append_ids(ids)
         return logits
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch could not get memory, on a device or on the host."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)

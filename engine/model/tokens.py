@@ -14,7 +14,7 @@ from functools import lru_cache
 from transformers import PreTrainedTokenizerBase
 
 from engine.model.chat_template import ChatTemplate
-from engine.protocol.commands import ChatMessage
+from engine.protocol.commands import ChatMessage, Role
 
 
 class HistoryTokens:
@@ -60,6 +60,17 @@ class HistoryTokens:
             ids += (message.token_ids or ()) if is_as_generated else self._tokenize(text[start:end])
             cursor = end
         return ids + list(self._tokenize(text[cursor:]))
+
+    def next_prompt_prefix(self, messages: Sequence[ChatMessage], *, started_on: dt.date | None = None) -> list[int]:
+        """The ids that every next prompt will begin with, whatever is asked: what two different questions share.
+
+        Templates may show an earlier reply otherwise than the last one (without its reasoning, say).
+        """
+        first, second = (
+            self.ids([*messages, ChatMessage(Role.USER, question)], started_on=started_on) for question in ("a", "1")
+        )
+        shared = next((i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), 0)
+        return first[:shared]
 
     def _tokenize_piece(self, text: str) -> tuple[int, ...]:
         if not text:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FORMAT_VERSION = 2  # of everything below `kv/`; folders of another one are cleared away
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

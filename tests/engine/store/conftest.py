@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import os
 import queue
 import random
 from collections.abc import Iterator, Sequence
@@ -170,6 +171,14 @@ class Store:
 
     def disk_bytes(self) -> int:
         return sum(each.stat().st_size for each in self.data_files())
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """fsync does nothing here: what it is for, `faults.Disk` tests without a real power cut."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture

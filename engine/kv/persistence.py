@@ -1,0 +1,232 @@
+"""The engine's side of the store: caches as chunks and states on disk, and back. Inference thread."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.kv import state_layers, transfer
+from engine.kv.arena import KVArena
+from engine.kv.block_keys import BLOCK_TOKENS, CHUNK_TOKENS, chain_keys, chunk_keys
+from engine.kv.fingerprint import Fingerprint, canonical_json
+from engine.kv.geometry import KVGeometry
+from engine.kv.resident import Resident
+from engine.kv.state_layers import StateSnapshot
+from engine.kv.store.catalog import Catalog
+from engine.kv.store.chunk_format import chunk_file
+from engine.kv.store.collector import Collector, Limits
+from engine.kv.store.files import StoreFiles
+from engine.kv.store.manifest import root_of
+from engine.kv.store.problems import ChunkRejectedError, StoreProblem
+from engine.kv.store.reader import ChunkJob, StoreReader
+from engine.kv.store.records import ChunkRef, Manifest, NewFile, StateRef, TensorBytes, TensorSpec
+from engine.kv.store.writer import SaveResult, StoreWriter
+from engine.kv.working_cache import WorkingCache
+from engine.protocol.misses import Miss, MissCode
+
+_DTYPES = {
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float32: "F32",
+    torch.uint8: "U8",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.bool: "BOOL",
+}
+_TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """How far a cache could be filled from disk, what was read for it, and what was wrong."""
+
+    length: int
+    bytes_read: int
+    seconds: float
+    miss: Miss | None
+
+
+class Persistence:
+    """Saves and restores the caches of one model."""
+
+    def __init__(
+        self,
+        files: StoreFiles,
+        fingerprint: Fingerprint,
+        geometry: KVGeometry,
+        limits: Limits,
+        on_done: Callable[[SaveResult], None],
+    ) -> None:
+        self.fingerprint = fingerprint
+        self.catalog = Catalog(files, fingerprint.digest)
+        self.collector = Collector(files, self.catalog, limits)
+        self.writer = StoreWriter(self.catalog, self.collector, on_done)
+        self._files = files
+        self._geometry = geometry
+        self._reader = StoreReader(files, fingerprint.digest)
+
+    def save(self, resident: Resident, request_id: str) -> None:
+        """Queue what the disk does not have of a conversation yet. Raises OSError if the folder cannot be made."""
+        self._files.prepare(self.fingerprint.digest, canonical_json(self.fingerprint.fields))
+        ids, is_exact = resident.token_ids, resident.is_exact
+        root = root_of(self.fingerprint.digest, is_exact=is_exact)
+        refs = [
+            ChunkRef(key, min(CHUNK_TOKENS, len(ids) - index * CHUNK_TOKENS))
+            for index, key in enumerate(chunk_keys(root, ids))
+        ]
+        positions = sorted(position for position in resident.states if position <= len(ids))
+        states = {position: StateRef(self._state_key(root, ids, position), position) for position in positions}
+        new_files = [
+            self._chunk_file(resident, ref, index * CHUNK_TOKENS)
+            for index, ref in enumerate(refs)
+            if not self.catalog.is_stored(ref.key)
+        ]
+        new_files += [
+            _state_file(ref, resident.states[position])
+            for position, ref in states.items()
+            if not self.catalog.is_stored(ref.key, is_state=True)
+        ]
+        precision = resident.precision(self._geometry.precision)
+        manifest = Manifest(
+            resident.conversation_id, tuple(ids), tuple(refs), tuple(states.values()), is_exact, precision
+        )
+        self.writer.save(manifest, new_files, request_id)
+
+    def restore(
+        self, manifest: Manifest, stop: int, cache: WorkingCache, is_cancelled: Callable[[], bool] | None = None
+    ) -> Restored:
+        """Extend `cache` to the first `stop` tokens of a manifest that begins as the cache does.
+
+        Every file is checked; a damaged one is dropped from the store, and the cache ends before it. A cache with state
+        layers ends at the last intact checkpoint.
+        """
+        start = cache.length
+        first = start // CHUNK_TOKENS
+        refs = manifest.chunks[first : -(-stop // CHUNK_TOKENS)]
+        end = first * CHUNK_TOKENS + sum(ref.tokens for ref in refs)
+        cache.reserve(end)
+        upload = transfer.ArenaUpload(cache.arena, first * CHUNK_TOKENS, end)
+        jobs: list[ChunkJob] = []
+        for index, ref in enumerate(refs, first):
+            at = index * CHUNK_TOKENS
+            pieces = [(region,) for region in upload.regions(at, at + ref.tokens)]
+            ids = manifest.token_ids[at : at + ref.tokens]
+            jobs.append(ChunkJob(ref, ids, self._specs(ref.tokens), pieces))
+        result = self._reader.read_chunks(jobs, is_cancelled)
+        intact = min(stop, first * CHUNK_TOKENS + sum(ref.tokens for ref in refs[: result.num_intact]))
+        miss = None
+        if result.problem is not None:
+            miss = self._drop(result.problem, is_state=False)
+        if intact > start:
+            upload.upload(first * CHUNK_TOKENS, intact)
+            upload.finish()
+        state: StateSnapshot | None = None
+        if not cache.can_crop:
+            state, problem = self._best_state(manifest, intact)
+            miss = miss or problem
+            intact = state.position if state else 0
+        if intact > start:
+            cache.publish(manifest.token_ids[:intact], state)
+        return Restored(cache.length, result.bytes_read, result.seconds, miss)
+
+    def usable(self, manifest: Manifest, shared: int, cache: WorkingCache) -> int:
+        """How many of the `shared` leading tokens this manifest can give to `cache`."""
+        if cache.can_crop:
+            return shared
+        return max((ref.position for ref in manifest.states if ref.position <= shared), default=0)
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is queued and end the threads."""
+        self.writer.close(timeout_s)
+        self._reader.close()
+
+    def _specs(self, num_tokens: int) -> list[TensorSpec]:
+        """Tensors of a chunk after its ids: per full-attention layer keys, then values, `[tokens, kv_heads, dim]`."""
+        dtype = _DTYPES[self._geometry.dtype]
+        itemsize = self._geometry.dtype.itemsize
+        return [
+            TensorSpec(f"layers.{index}.{side}", dtype, (num_tokens, shape.kv_heads, dim), itemsize)
+            for index, shape in enumerate(self._geometry.layers)
+            for side, dim in (("key", shape.key_dim), ("value", shape.value_dim))
+        ]
+
+    def _chunk_file(self, resident: Resident, ref: ChunkRef, start: int) -> NewFile:
+        specs = self._specs(ref.tokens)
+        if resident.working is not None:
+            views = transfer.host_regions(resident.working.arena, start, start + ref.tokens)
+            regions: list[tuple[memoryview, ...]] = [(view,) for view in views]
+        else:
+            regions = self._parked_regions(resident, start, ref.tokens)
+        tensors = [TensorBytes(spec, pieces) for spec, pieces in zip(specs, regions, strict=True)]
+        return chunk_file(ref.key, resident.token_ids[start : start + ref.tokens], tensors)
+
+    def _parked_regions(self, resident: Resident, start: int, num_tokens: int) -> list[tuple[memoryview, ...]]:
+        """Bytes of a parked chunk, a piece per block; a quantized block is decoded for it."""
+        first = start // BLOCK_TOKENS
+        parts: list[list[memoryview]] = []
+        for block in resident.blocks[first : first + -(-num_tokens // BLOCK_TOKENS)]:
+            tensors = block.tensors
+            if block.encoded is not None:
+                scratch = KVArena(self._geometry, block.num_tokens, torch.device("cpu"))
+                block.copy_to(scratch, 0, block.num_tokens)
+                tensors = scratch.groups
+            parts.append(transfer.block_regions(self._geometry, tensors))
+        return list(zip(*parts, strict=True))
+
+    def _state_key(self, root: bytes, ids: Sequence[int], position: int) -> str:
+        return hashlib.sha256(chain_keys(root, ids[:position])[-1] + b"state").hexdigest()
+
+    def _best_state(self, manifest: Manifest, limit: int) -> tuple[StateSnapshot | None, Miss | None]:
+        """The last intact checkpoint up to `limit`; damaged ones are dropped from the store."""
+        miss: Miss | None = None
+        for ref in sorted(manifest.states, key=lambda one: one.position, reverse=True):
+            if ref.position > limit:
+                continue
+            try:
+                named = [(name, _tensor(spec, data)) for name, (spec, data) in self._reader.read_state(ref).items()]
+                return state_layers.from_tensors(named, ref.position), miss
+            except ChunkRejectedError as problem:
+                miss = self._drop(problem, is_state=True)
+            except ValueError as error:
+                miss = self._drop(ChunkRejectedError(StoreProblem.FOREIGN, ref.key, str(error)), is_state=True)
+        return None, miss
+
+    def _drop(self, problem: ChunkRejectedError, *, is_state: bool) -> Miss:
+        self.catalog.drop_from(problem.key, is_state=is_state)
+        return miss_of(problem)
+
+
+def miss_of(problem: ChunkRejectedError) -> Miss:
+    """A file's problem as a reason for reading again."""
+    words = {
+        StoreProblem.CUT_SHORT: "cut short",
+        StoreProblem.CHECKSUM: "checksum differs",
+        StoreProblem.FOREIGN: "not the file that was saved",
+    }
+    if problem.code is StoreProblem.MISSING:
+        return Miss(MissCode.FILE_MISSING)
+    if problem.code is StoreProblem.UNREADABLE:
+        return Miss(MissCode.FILE_UNREADABLE, {"detail": str(problem)})
+    return Miss(MissCode.FILE_DAMAGED, {"detail": words[problem.code]})
+
+
+def _state_file(ref: StateRef, state: StateSnapshot) -> NewFile:
+    tensors = []
+    for name, tensor in state_layers.to_tensors(state):
+        host = tensor.detach().cpu().contiguous()
+        spec = TensorSpec(name, _DTYPES[host.dtype], tuple(host.shape), host.dtype.itemsize)
+        data = transfer.bytes_of(host)
+        tensors.append(TensorBytes(spec, (data,)))
+    return NewFile(ref.key, True, tuple(tensors))
+
+
+def _tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
+    """Raises ValueError for a type no state has."""
+    if spec.dtype not in _TORCH_DTYPES:
+        raise ValueError(f"a tensor of type {spec.dtype}")
+    flat = torch.from_numpy(np.frombuffer(data, dtype=np.uint8)) if len(data) else torch.empty(0, dtype=torch.uint8)
+    return flat.view(_TORCH_DTYPES[spec.dtype]).reshape(spec.shape)

@@ -1,0 +1,135 @@
+"""Carries out what the pressure policy plans: reads the memory, acts in order, and tells every step with its bytes.
+
+Inference thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.kv import pressure
+from engine.kv.pressure import Action, ChatMemory, MemoryLimits, PressureKind
+from engine.kv.resident import Resident
+from engine.memory import read_memory
+from engine.model.loader import LoadedModel
+from engine.protocol.config import EngineConfig
+from engine.protocol.events import PressureActed
+
+if TYPE_CHECKING:
+    from engine.kv.manager import CacheManager
+
+_SAVE_WAIT_S = 30.0
+_POLL_S = 0.002
+
+
+class Relief:
+    """Frees the manager's memory. `on_pressure` hears of every action, after it."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        config: EngineConfig,
+        caches: CacheManager,
+        on_pressure: Callable[[PressureActed], None],
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._caches = caches
+        self._on_pressure = on_pressure
+
+    def make_room(self, needed_bytes: int, active_id: str) -> None:
+        """Follow the policy until it has nothing to do, for a cache of `needed_bytes` about to be made."""
+        for action in self._plan(needed_bytes, active_id):
+            self._carry_out(action)
+
+    def emergency(self, active_id: str) -> bool:
+        """Memory really ran out: drop every other conversation, saving first what can be. Returns whether any was."""
+        before = self._caches.memory_bytes
+        for resident in self._caches.residents:
+            if resident.conversation_id != active_id and resident.own_bytes:
+                if self._can_save(resident) and not self._caches.is_saved(resident):
+                    self._save(resident)
+                self._carry_out(Action(PressureKind.DROP, resident.conversation_id, resident.own_bytes, 0.0))
+        return self._caches.memory_bytes < before
+
+    def _plan(self, needed_bytes: int, active_id: str) -> list[Action]:
+        memory = read_memory(self._model.device.type)
+        caches = self._caches
+        device_bytes = caches.device_bytes
+        host = MemoryLimits(
+            self._config.memory_budget_bytes, caches.memory_bytes - device_bytes, memory.host_free_bytes
+        )
+        device = None
+        if memory.device_free_bytes is not None:
+            budget = self._config.device_budget_bytes
+            device = MemoryLimits(
+                budget if budget is not None else device_bytes + memory.device_free_bytes,
+                device_bytes,
+                memory.device_free_bytes,
+            )
+        chats = [self._reading(one, active_id) for one in caches.residents]
+        rates = caches.rates.snapshot()
+        return pressure.plan(host, device, chats, rates, self._model.geometry.bytes_per_token, needed_bytes)
+
+    def _reading(self, resident: Resident, active_id: str) -> ChatMemory:
+        caches = self._caches
+        is_saved = caches.is_saved(resident)
+        quantizable = resident.quantizable_bytes
+        if resident.working is not None:
+            quantizable += resident.working.length * self._model.geometry.bytes_per_token
+        return ChatMemory(
+            conversation_id=resident.conversation_id,
+            place=resident.place,
+            own_bytes=resident.own_bytes,
+            quantizable_bytes=quantizable if not resident.has_states else 0,
+            tokens=resident.length,
+            last_used=float(resident.last_used),
+            is_pinned=resident.conversation_id in caches.pinned,
+            is_active=resident.conversation_id == active_id,
+            is_saved=is_saved,
+            can_save=self._can_save(resident),
+        )
+
+    def _can_save(self, resident: Resident) -> bool:
+        return self._model.can_persist and not resident.is_incognito and resident.is_exact
+
+    def _carry_out(self, action: Action) -> None:
+        resident = next((one for one in self._caches.residents if one.conversation_id == action.conversation_id), None)
+        if resident is None:
+            return
+        before = self._caches.memory_bytes
+        freed: int | None = None
+        match action.kind:
+            case PressureKind.SAVE:
+                self._save(resident)
+            case PressureKind.QUANTIZE:
+                resident.park()
+                resident.quantize()
+            case PressureKind.TO_HOST:
+                resident.park()
+                freed = resident.move_to_host()
+            case PressureKind.DROP:
+                self._caches.drop(action.conversation_id)
+        self._on_pressure(
+            PressureActed(
+                conversation_id=action.conversation_id,
+                action=str(action.kind),
+                bytes_freed=before - self._caches.memory_bytes if freed is None else freed,
+                comes_back_s=action.comes_back_s,
+                memory_bytes=self._caches.memory_bytes,
+                budget_bytes=self._config.memory_budget_bytes,
+            )
+        )
+
+    def _save(self, resident: Resident) -> None:
+        """Save now and wait: what follows frees this memory."""
+        writer = self._caches.persistence.writer
+        if not writer.is_pending(resident.conversation_id):
+            self._caches.save(resident.conversation_id, "")
+        writer.resume()
+        deadline = time.monotonic() + _SAVE_WAIT_S
+        while writer.is_pending(resident.conversation_id) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        writer.pause()
