@@ -173,7 +173,7 @@ class Store:
         return sum(each.stat().st_size for each in self.data_files())
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def no_waiting_for_the_disk() -> Iterator[None]:
     """fsync does nothing here: what it is for, `faults.Disk` tests without a real power cut."""
     with pytest.MonkeyPatch.context() as patched:
