@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,6 +32,17 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.must_save("other", OTHER)
     store.close()
     return folder
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that is possible: hundreds of folders are made and removed."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="ember-test-", dir=memory) as folder:
+        yield Path(folder)
 
 
 @contextmanager
