@@ -88,8 +88,10 @@ class Collector:
     def _is_over(self) -> bool:
         if self._total_bytes() > self.limits.cap_bytes:
             return True
-        folder = self._files.kv_dir
-        return folder.is_dir() and shutil.disk_usage(folder).free < self.limits.min_free_bytes
+        try:
+            return shutil.disk_usage(self._files.kv_dir).free < self.limits.min_free_bytes
+        except OSError:
+            return False
 
     def _total_bytes(self) -> int:
         return self._catalog.total_bytes + self._others_total()

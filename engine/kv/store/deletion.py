@@ -7,6 +7,12 @@ from pathlib import Path
 
 from engine.kv.store.catalog import Catalog
 from engine.kv.store.files import CONVERSATIONS, DATA_SUFFIX, MANIFEST_SUFFIX, StoreFiles, file_stem
+from engine.kv.store.records import FORMAT_VERSION
+
+
+def delete_from_disk(kv_dir: Path, conversation_id: str) -> None:
+    """The same for a caller that has nothing open. Raises OSError."""
+    delete_conversation(StoreFiles(kv_dir, FORMAT_VERSION), conversation_id)
 
 
 def delete_conversation(files: StoreFiles, conversation_id: str, catalogs: Sequence[Catalog] = ()) -> None:

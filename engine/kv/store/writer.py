@@ -159,7 +159,8 @@ class StoreWriter:
                 if not job.is_cancelled:
                     job.evicted += self._collect(job)
             except OSError as caught:
-                error = caught
+                error = caught.with_traceback(None)  # its frames hold views of the cache's memory
+                error.__context__ = None
             except _CancelledError:
                 is_cancelled = True
             self._on_done(
@@ -274,6 +275,7 @@ class StoreWriter:
         if job.is_ended:
             return
         job.is_ended = True
+        job.new_files = ()  # the views keep the cache's memory alive
         jobs = self._jobs[job.conversation_id]
         jobs.remove(job)
         if not jobs:

@@ -8,6 +8,7 @@ import queue
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +16,10 @@ import pytest
 
 from engine.kv.store import writer as writer_module
 from engine.kv.store.catalog import Catalog
+from engine.kv.store.chunk_format import chunk_file
 from engine.kv.store.collector import Limits
 from engine.kv.store.problems import ManifestRejectedError
-from engine.kv.store.records import Manifest, NewFile
+from engine.kv.store.records import Manifest, NewFile, TensorBytes, TensorSpec
 from engine.kv.store.scratch_file import ScratchFile
 from tests.engine.store.conftest import WAIT_S, Store, ids
 
@@ -236,6 +238,39 @@ def test_memory_is_read_in_slices_without_copies(store: Store, monkeypatch: pyte
     monkeypatch.undo()
     assert sorted(sizes)[len(sizes) // 2] <= 100
     assert store.check_whole("c") == tuple(ids(256))
+
+
+@pytest.mark.parametrize("ending", ["saved", "failed", "cancelled before", "cancelled in the middle"])
+def test_a_save_that_ended_keeps_no_memory(store: Store, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """An idle writer would otherwise hold the whole cache of the chat it saved last."""
+
+    class Memory(bytearray):
+        pass
+
+    manifest = store.manifest("c", ids(40))
+    memory = Memory(b"k" * 40)
+    spec = TensorSpec("layers.0.key", "U8", (40,), 1)
+    file = chunk_file(manifest.chunks[0].key, ids(40), [TensorBytes(spec, (memoryview(memory),))])
+    is_alive = weakref.ref(memory)
+    gate = None
+    if ending == "failed":
+        monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    elif ending == "cancelled before":
+        store.writer.pause()
+    elif ending == "cancelled in the middle":
+        gate = Gate(monkeypatch, 2)
+    store.writer.save(manifest, [file], "r")
+    del memory, file
+    if gate:
+        assert gate.reached.wait(WAIT_S)
+        thread = in_thread(lambda: store.writer.discard("c"))
+        gate.open()
+        thread.join()
+    elif ending == "cancelled before":
+        store.writer.discard("c")
+    result = store.results.get(timeout=WAIT_S)
+    assert (result.error is not None) == (ending == "failed")
+    assert is_alive() is None
 
 
 def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
