@@ -16,9 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.kv.store.deletion import delete_conversation
-from engine.kv.store.files import StoreFiles
-from engine.kv.store.records import FORMAT_VERSION
+from engine.kv.store.deletion import delete_from_disk
 from engine.kv.store.report import report_disk
 from engine.native_libraries import preload_torch
 from engine.protocol.commands import Command, Forget, Generate, LoadModel, Pin, ReportCache, RunBench, Verify
@@ -113,7 +111,7 @@ class EngineWorker:
                 self._pinned = command.conversation_ids
             case Forget():
                 try:
-                    delete_conversation(StoreFiles(self._config.kv_dir, FORMAT_VERSION), command.conversation_id)
+                    delete_from_disk(self._config.kv_dir, command.conversation_id)
                 except OSError:
                     _log.exception("snapshots of %s could not be deleted", command.conversation_id)
             case _:

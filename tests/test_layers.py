@@ -127,8 +127,8 @@ def test_the_window_knows_of_the_engine_only_its_protocol() -> None:
 
 
 def test_the_app_reaches_past_the_protocol_only_for_the_worker_and_the_files_on_disk() -> None:
-    allowed = {"app/__main__.py": ("engine.worker",), "app/commands/cache.py": ("engine.kv.snapshots",)}
-    allowed["app/commands/chats.py"] = ("engine.kv.snapshots",)
+    allowed = {"app/__main__.py": ("engine.worker",), "app/commands/cache.py": ("engine.kv.store.report",)}
+    allowed["app/commands/chats.py"] = ("engine.kv.store.deletion",)
     assert (
         offending(
             lambda found: (
@@ -230,7 +230,8 @@ MODULES = [
     "app.commands.ask",
     "app.conversation_store",
     "engine.worker",
-    "engine.kv.snapshots",
+    "engine.kv.store.report",
+    "engine.kv.store.deletion",
 ]
 
 

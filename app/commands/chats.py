@@ -11,9 +11,7 @@ from app.commands.call import Call, find_conversation
 from app.conversation import Conversation, Message
 from app.errors import from_os_error
 from app.title import MAX_TITLE, shortened
-from engine.kv.store.deletion import delete_conversation
-from engine.kv.store.files import StoreFiles
-from engine.kv.store.records import FORMAT_VERSION
+from engine.kv.store.deletion import delete_from_disk
 from engine.protocol.commands import Role
 
 
@@ -52,7 +50,7 @@ def delete(call: Call) -> int:
         conversation = find_conversation(store, call.arguments.id)
         store.delete_conversation(conversation.id)
         try:
-            delete_conversation(StoreFiles(call.paths.kv_dir, FORMAT_VERSION), conversation.id)
+            delete_from_disk(call.paths.kv_dir, conversation.id)
         except OSError as error:
             raise from_os_error(error, call.paths.kv_dir) from error
     if call.arguments.json:
