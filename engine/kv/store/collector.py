@@ -82,8 +82,7 @@ class Collector:
     def delete_conversation(self, conversation_id: str) -> None:
         """Leave no byte of a conversation under any fingerprint. Its saves must have ended. Raises OSError."""
         with self._lock:
-            self._other_bytes = None
-            delete_conversation(self._files, conversation_id, [self._catalog, *(self._others or ())])
+            delete_conversation(self._files, conversation_id, [self._catalog, *self._load_others()])
 
     def _is_over(self) -> bool:
         if self._total_bytes() > self.limits.cap_bytes:

@@ -41,13 +41,12 @@ def delete_conversation(files: StoreFiles, conversation_id: str, catalogs: Seque
 def _delete_in_folder(files: StoreFiles, conversation_id: str, folder: Path, known: dict[str, Catalog]) -> None:
     stem = folder / CONVERSATIONS / file_stem(conversation_id)
     stem.with_name(stem.name + DATA_SUFFIX).unlink(missing_ok=True)  # a snapshot of format 1
-    manifest = stem.with_name(stem.name + MANIFEST_SUFFIX)
     fingerprint = files.fingerprint_of(folder)
     catalog = known.get(fingerprint or "")
-    if catalog is None and fingerprint is not None and manifest.exists():
-        catalog = Catalog(files, fingerprint)
-    if catalog is None:
-        manifest.unlink(missing_ok=True)
+    if fingerprint is None:
+        stem.with_name(stem.name + MANIFEST_SUFFIX).unlink(missing_ok=True)
         return
+    if catalog is None:
+        catalog = Catalog(files, fingerprint)  # even without a manifest: an earlier attempt may have left files
     catalog.remove(conversation_id)
     catalog.purge_orphans()
