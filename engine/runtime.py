@@ -17,7 +17,6 @@ from engine.kv.manager import CacheManager
 from engine.kv.resident import common_prefix
 from engine.kv.store.deletion import delete_conversation
 from engine.kv.store.files import StoreFiles
-from engine.kv.store.leftovers import remove_leftovers
 from engine.kv.store.records import FORMAT_VERSION
 from engine.kv.store.report import report_disk
 from engine.kv.store.writer import SaveResult
@@ -60,7 +59,6 @@ class Runtime:
         self._emit = emit
         self._on_saved = on_saved
         self._files = StoreFiles(config.kv_dir, FORMAT_VERSION)
-        remove_leftovers(self._files)
         self._pinned: frozenset[str] = frozenset()
         self._model: LoadedModel | None = None
         self._caches: CacheManager | None = None

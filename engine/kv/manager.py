@@ -13,16 +13,18 @@ from pathlib import Path
 from engine.kv.block_keys import root_key
 from engine.kv.blocks import BlockPool
 from engine.kv.fingerprint import difference
-from engine.kv.persistence import Persistence, Restored
+from engine.kv.persistence import Persistence, Restored, miss_of
 from engine.kv.rates import MeasuredRates
 from engine.kv.relief import Relief
 from engine.kv.report import report_caches
 from engine.kv.resident import Resident, common_prefix
 from engine.kv.store.collector import Limits
-from engine.kv.store.files import StoreFiles
+from engine.kv.store.files import StoreFiles, file_stem
+from engine.kv.store.leftovers import remove_leftovers
 from engine.kv.store.records import FORMAT_VERSION, Manifest
 from engine.kv.store.writer import SaveResult
 from engine.kv.working_cache import WorkingCache
+from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel
 from engine.protocol.config import EngineConfig
 from engine.protocol.events import CacheReading, CacheReported, PressureActed
@@ -59,8 +61,11 @@ class CacheManager:
         self._model = model
         self._config = config
         self._files = StoreFiles(kv_dir or config.kv_dir, FORMAT_VERSION)
+        remove_leftovers(self._files)
         limits = Limits(config.disk_cap_bytes, config.disk_floor_bytes)
-        self.persistence = Persistence(self._files, model.fingerprint, model.geometry, limits, on_saved)
+        self.persistence = Persistence(
+            self._files, model.fingerprint, model.geometry, model.history.template.digest, limits, on_saved
+        )
         self.pool = BlockPool(root_key(model.fingerprint.digest), model.geometry)
         self._residents: dict[str, Resident] = {}
         self._evicted: set[str] = set()
@@ -81,7 +86,23 @@ class CacheManager:
         """The conversation's cache, holding what of `token_ids` is known; the rest is the caller's to feed.
 
         `history_tokens`: how many of them were part of an earlier turn. When fewer are reused, `miss` says why.
+        When memory runs out on the way, the other conversations are put away and it is tried once more.
         """
+        try:
+            return self._activate(conversation_id, token_ids, history_tokens, is_incognito, is_cancelled)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or not self._relief.emergency(conversation_id):
+                raise
+        return self._activate(conversation_id, token_ids, history_tokens, is_incognito, is_cancelled)
+
+    def _activate(
+        self,
+        conversation_id: str,
+        token_ids: Sequence[int],
+        history_tokens: int,
+        is_incognito: bool,
+        is_cancelled: Callable[[], bool] | None,
+    ) -> Activation:
         started = time.perf_counter()
         limit = len(token_ids) - 1
         resident = self._resident(conversation_id, is_incognito)
@@ -171,6 +192,9 @@ class CacheManager:
     def saved(self, result: SaveResult) -> None:
         """A save ended: what the disk limit cost is remembered, for `miss_reason`."""
         self._evicted.update(one.conversation_id for one in result.evicted)
+        if result.error is None and not result.is_cancelled:
+            self._files.lost.pop(file_stem(result.conversation_id), None)
+            self._evicted.discard(result.conversation_id)
 
     def close(self, timeout_s: float) -> None:
         """Finish saving and drop all caches, when the model is replaced or the engine ends."""
@@ -294,12 +318,17 @@ class CacheManager:
                 return Miss(MissCode.NO_CHECKPOINT, {"token": str(reused)})
             return Miss(MissCode.HISTORY_CHANGED, {"token": str(common)})
         manifest = self.persistence.catalog.manifest(conversation_id)
+        if manifest is not None and manifest.template != self.persistence.template:
+            return Miss(MissCode.TEMPLATE_CHANGED)
         if manifest is not None and len(manifest.token_ids) > reused:
             return Miss(MissCode.HISTORY_CHANGED, {"token": str(reused)})
         if not self._model.can_persist:
             return Miss(MissCode.CANNOT_RESUME, {"detail": self._model.info.cannot_resume_reason or ""})
         if conversation_id in self._evicted:
             return Miss(MissCode.EVICTED)
+        lost = self._files.lost.get(file_stem(conversation_id))
+        if lost is not None:
+            return miss_of(lost)
         return self._other_fingerprint(conversation_id) or Miss(MissCode.NOT_SAVED)
 
     def _other_fingerprint(self, conversation_id: str) -> Miss | None:

@@ -58,6 +58,7 @@ class Persistence:
         files: StoreFiles,
         fingerprint: Fingerprint,
         geometry: KVGeometry,
+        template: str,
         limits: Limits,
         on_done: Callable[[SaveResult], None],
     ) -> None:
@@ -67,6 +68,7 @@ class Persistence:
         self.writer = StoreWriter(self.catalog, self.collector, on_done)
         self._files = files
         self._geometry = geometry
+        self.template = template
         self._reader = StoreReader(files, fingerprint.digest)
 
     def save(self, resident: Resident, request_id: str) -> None:
@@ -92,7 +94,13 @@ class Persistence:
         ]
         precision = resident.precision(self._geometry.precision)
         manifest = Manifest(
-            resident.conversation_id, tuple(ids), tuple(refs), tuple(states.values()), is_exact, precision
+            resident.conversation_id,
+            tuple(ids),
+            tuple(refs),
+            tuple(states.values()),
+            is_exact,
+            precision,
+            self.template,
         )
         self.writer.save(manifest, new_files, request_id)
 
@@ -197,21 +205,21 @@ class Persistence:
 
     def _drop(self, problem: ChunkRejectedError, *, is_state: bool) -> Miss:
         self.catalog.drop_from(problem.key, is_state=is_state)
-        return miss_of(problem)
+        return miss_of(problem.code, str(problem))
 
 
-def miss_of(problem: ChunkRejectedError) -> Miss:
+def miss_of(code: StoreProblem, detail: str = "") -> Miss:
     """A file's problem as a reason for reading again."""
     words = {
         StoreProblem.CUT_SHORT: "cut short",
         StoreProblem.CHECKSUM: "checksum differs",
         StoreProblem.FOREIGN: "not the file that was saved",
     }
-    if problem.code is StoreProblem.MISSING:
+    if code is StoreProblem.MISSING:
         return Miss(MissCode.FILE_MISSING)
-    if problem.code is StoreProblem.UNREADABLE:
-        return Miss(MissCode.FILE_UNREADABLE, {"detail": str(problem)})
-    return Miss(MissCode.FILE_DAMAGED, {"detail": words[problem.code]})
+    if code is StoreProblem.UNREADABLE:
+        return Miss(MissCode.FILE_UNREADABLE, {"detail": detail})
+    return Miss(MissCode.FILE_DAMAGED, {"detail": words[code]})
 
 
 def _state_file(ref: StateRef, state: StateSnapshot) -> NewFile:

@@ -13,6 +13,7 @@ from engine.kv import pressure
 from engine.kv.pressure import Action, ChatMemory, MemoryLimits, PressureKind
 from engine.kv.resident import Resident
 from engine.memory import read_memory
+from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel
 from engine.protocol.config import EngineConfig
 from engine.protocol.events import PressureActed
@@ -105,8 +106,7 @@ class Relief:
             case PressureKind.SAVE:
                 self._save(resident)
             case PressureKind.QUANTIZE:
-                resident.park()
-                resident.quantize()
+                self._quantize(resident)
             case PressureKind.TO_HOST:
                 resident.park()
                 freed = resident.move_to_host()
@@ -122,6 +122,16 @@ class Relief:
                 budget_bytes=self._config.memory_budget_bytes,
             )
         )
+
+    def _quantize(self, resident: Resident) -> None:
+        """Where there is not even memory for that, or a number that no codec takes, the chat is put away instead."""
+        try:
+            resident.park()
+            resident.quantize()
+        except (RuntimeError, MemoryError, ValueError) as error:
+            if not isinstance(error, ValueError) and not is_out_of_memory(error):
+                raise
+            self._caches.drop(resident.conversation_id)
 
     def _save(self, resident: Resident) -> None:
         """Save now and wait: what follows frees this memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 from collections.abc import Sequence
 
 from jinja2 import TemplateError as JinjaError
@@ -28,6 +29,11 @@ class ChatTemplate:
         self.notes: tuple[str, ...] = (
             () if tokenizer.chat_template else ("This model has no chat template; a plain transcript is used.",)
         )
+
+    @property
+    def digest(self) -> str:
+        """Identifies the template's text."""
+        return hashlib.sha256(self._tokenizer.get_chat_template(self._template).encode()).hexdigest()[:16]
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engine.kv.store.problems import StoreProblem
 from engine.kv.store.scratch_file import ScratchFile, sync_folder
 
 FOLDER_NAME = re.compile(r"[0-9a-f]{16}")
@@ -44,6 +45,7 @@ class StoreFiles:
         self.kv_dir = kv_dir
         self.format_version = format_version
         self.strays: set[Path] = set()  # temporary files that could not be removed
+        self.lost: dict[str, StoreProblem] = {}  # by file stem: conversations found damaged when a folder was read
 
     def folder(self, fingerprint: str) -> Path:
         return self.kv_dir / fingerprint[:16]

@@ -41,6 +41,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "conversation_id": manifest.conversation_id,
         "is_exact": manifest.is_exact,
         "precision": manifest.precision,
+        "template": manifest.template,
         "chunks": [[chunk.key, chunk.tokens] for chunk in manifest.chunks],
         "states": [[state.key, state.position] for state in manifest.states],
         "token_ids": base64.b64encode(ids_to_bytes(manifest.token_ids)).decode("ascii"),
@@ -122,6 +123,7 @@ def _parse(fields: dict[str, Any]) -> Manifest:
         states=tuple(StateRef(_typed(key, str), _typed(position, int)) for key, position in fields["states"]),
         is_exact=_typed(fields["is_exact"], bool),
         precision=_typed(fields["precision"], str),
+        template=_typed(fields["template"], str),
     )
 
 

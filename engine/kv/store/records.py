@@ -50,7 +50,10 @@ class StateRef:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that is kept of one conversation under one fingerprint. `is_exact`: never went through a lossy codec."""
+    """All that is kept of one conversation under one fingerprint. `is_exact`: never went through a lossy codec.
+
+    `template` identifies the chat template that rendered it: not part of the key, but a reason when nothing matches.
+    """
 
     conversation_id: str
     token_ids: tuple[int, ...]
@@ -58,6 +61,7 @@ class Manifest:
     states: tuple[StateRef, ...] = ()
     is_exact: bool = True
     precision: str = ""
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)

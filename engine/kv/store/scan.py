@@ -19,7 +19,7 @@ from engine.kv.store.files import (
     file_stem,
 )
 from engine.kv.store.manifest import read_manifest
-from engine.kv.store.problems import ManifestRejectedError
+from engine.kv.store.problems import ManifestRejectedError, StoreProblem
 from engine.kv.store.records import ChunkRef, Manifest, StateRef
 
 
@@ -76,7 +76,7 @@ def scan_folder(files: StoreFiles, fingerprint: str) -> FolderScan:
             for entry in _entries(Path(shard.path), scan):
                 _add_file(scan, entry, shard.name, is_state=kind == STATES)
     for entry in _entries(folder / CONVERSATIONS, scan):
-        _add_manifest(scan, entry, fingerprint)
+        _add_manifest(scan, files, entry, fingerprint)
     return scan
 
 
@@ -93,7 +93,7 @@ def _add_file(scan: FolderScan, entry: os.DirEntry[str], shard: str, *, is_state
         scan.is_complete = False
 
 
-def _add_manifest(scan: FolderScan, entry: os.DirEntry[str], fingerprint: str) -> None:
+def _add_manifest(scan: FolderScan, files: StoreFiles, entry: os.DirEntry[str], fingerprint: str) -> None:
     path = Path(entry.path)
     if path.suffix != MANIFEST_SUFFIX:
         scan.strangers.append(path)
@@ -108,14 +108,17 @@ def _add_manifest(scan: FolderScan, entry: os.DirEntry[str], fingerprint: str) -
         return
     except ManifestRejectedError:
         scan.strangers.append(path)
+        files.lost[path.stem] = StoreProblem.CHECKSUM
         return
     if file_stem(manifest.conversation_id) != path.stem:
         scan.strangers.append(path)
+        files.lost[path.stem] = StoreProblem.FOREIGN
         return
     whole: Manifest | None = manifest
     for name in names_of(manifest):
         if whole is not None and name not in scan.sizes:
             whole = without(whole, name)
+            files.lost[path.stem] = StoreProblem.MISSING
     if whole is not None:
         scan.manifests.append(StoredManifest(whole, nbytes, used_ns))
 
