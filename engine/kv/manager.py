@@ -125,7 +125,9 @@ class CacheManager:
         reused = cache.length
         miss = None
         if reused < min(limit, history_tokens - _SETTLED_TOKENS):
-            miss = (restored.miss if restored else None) or self._why(conversation_id, known_length, common, reused)
+            miss = (restored.miss if restored else None) or self._why(
+                conversation_id, token_ids, known_length, common, reused
+            )
         restore_s = time.perf_counter() - started if reused and not was_active else 0.0
         return Activation(cache, reused, restore_s, miss)
 
@@ -311,7 +313,7 @@ class CacheManager:
             miss = miss or restored.miss
         return Restored(cache.length, bytes_read, seconds, miss)
 
-    def _why(self, conversation_id: str, known_length: int, common: int, reused: int) -> Miss:
+    def _why(self, conversation_id: str, token_ids: Sequence[int], known_length: int, common: int, reused: int) -> Miss:
         """Why less than the history could be reused."""
         if known_length > reused:
             if common > reused:
@@ -320,13 +322,15 @@ class CacheManager:
         manifest = self.persistence.catalog.manifest(conversation_id)
         if manifest is not None and manifest.template != self.persistence.template:
             return Miss(MissCode.TEMPLATE_CHANGED)
+        lost = self._files.lost.get(file_stem(conversation_id))
         if manifest is not None and len(manifest.token_ids) > reused:
-            return Miss(MissCode.HISTORY_CHANGED, {"token": str(reused)})
+            if common_prefix(manifest.token_ids, token_ids) <= reused:
+                return Miss(MissCode.HISTORY_CHANGED, {"token": str(reused)})
+            return miss_of(lost) if lost is not None else Miss(MissCode.NO_CHECKPOINT, {"token": str(reused)})
         if not self._model.can_persist:
             return Miss(MissCode.CANNOT_RESUME, {"detail": self._model.info.cannot_resume_reason or ""})
         if conversation_id in self._evicted:
             return Miss(MissCode.EVICTED)
-        lost = self._files.lost.get(file_stem(conversation_id))
         if lost is not None:
             return miss_of(lost)
         return self._other_fingerprint(conversation_id) or Miss(MissCode.NOT_SAVED)

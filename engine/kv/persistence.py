@@ -117,20 +117,26 @@ class Persistence:
         refs = manifest.chunks[first : -(-stop // CHUNK_TOKENS)]
         end = first * CHUNK_TOKENS + sum(ref.tokens for ref in refs)
         cache.reserve(end)
-        upload = transfer.ArenaUpload(cache.arena, first * CHUNK_TOKENS, end)
+        upload = transfer.ArenaUpload(cache.arena, start, end)
         jobs: list[ChunkJob] = []
         for index, ref in enumerate(refs, first):
             at = index * CHUNK_TOKENS
-            pieces = [(region,) for region in upload.regions(at, at + ref.tokens)]
+            specs = self._specs(ref.tokens)
+            regions = upload.regions(max(at, start), at + ref.tokens)
+            # What the cache has already is read aside: a damaged file must not spoil it.
+            pieces = [
+                (memoryview(bytearray(spec.nbytes - len(region))), region)
+                for spec, region in zip(specs, regions, strict=True)
+            ]
             ids = manifest.token_ids[at : at + ref.tokens]
-            jobs.append(ChunkJob(ref, ids, self._specs(ref.tokens), pieces))
+            jobs.append(ChunkJob(ref, ids, specs, pieces))
         result = self._reader.read_chunks(jobs, is_cancelled)
         intact = min(stop, first * CHUNK_TOKENS + sum(ref.tokens for ref in refs[: result.num_intact]))
         miss = None
         if result.problem is not None:
             miss = self._drop(result.problem, is_state=False)
         if intact > start:
-            upload.upload(first * CHUNK_TOKENS, intact)
+            upload.upload(start, intact)
             upload.finish()
         state: StateSnapshot | None = None
         if not cache.can_crop:

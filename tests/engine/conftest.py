@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,9 +13,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from engine.protocol.commands import ChatMessage, Generate, LoadModel, Role
+from engine.protocol.commands import ChatMessage, Forget, Generate, LoadModel, ReportCache, Role
 from engine.protocol.config import GREEDY, EngineConfig, Sampling, Weights
 from engine.protocol.events import (
+    CacheReported,
     EngineStopped,
     Event,
     Failed,
@@ -22,6 +25,7 @@ from engine.protocol.events import (
     SnapshotNotSaved,
     SnapshotSaved,
 )
+from engine.runtime import Runtime
 from engine.worker import EngineWorker
 
 TEMPLATE = (
@@ -88,6 +92,14 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
+@pytest.fixture(scope="session")
+def window_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with sliding layers: its cache can only go back to a checkpoint."""
+    layer_types = ["sliding_attention", "sliding_attention", "full_attention"]
+    folder = tmp_path_factory.mktemp("models") / "window"
+    return build_model(folder, "gemma3_text", sliding_window=16, layer_types=layer_types)
+
+
 class Engine:
     """An engine worker driven like a program drives it: submit, then wait for the event that answers."""
 
@@ -119,11 +131,14 @@ class Engine:
         max_new_tokens: int = 12,
         stop: tuple[str, ...] = (),
         is_saved: bool = True,
+        is_incognito: bool = False,
     ) -> Finished:
         """Run one turn to its end, snapshot included; appends the reply to `messages`."""
         self._count += 1
         request = f"turn-{self._count}"
-        self.worker.submit(Generate(conversation, request, tuple(messages), sampling, max_new_tokens, stop))
+        self.worker.submit(
+            Generate(conversation, request, tuple(messages), sampling, max_new_tokens, stop, is_incognito=is_incognito)
+        )
         finished = self.wait(Finished, Failed, request_id=request)
         assert isinstance(finished, Finished), finished
         if is_saved:
@@ -139,6 +154,29 @@ class Engine:
         assert isinstance(failed, Failed), failed
         return failed
 
+    def report(self) -> CacheReported:
+        """The whole cache in numbers; answered after everything submitted before."""
+        self._count += 1
+        self.worker.submit(ReportCache(f"report-{self._count}"))
+        report = self.wait(CacheReported, request_id=f"report-{self._count}")
+        assert isinstance(report, CacheReported)
+        return report
+
+    def forget(self, conversation: str) -> None:
+        """Drop a conversation and wait until it is gone."""
+        self.worker.submit(Forget(conversation))
+        self.report()
+
+    @property
+    def runtime(self) -> Runtime:
+        """What the worker's thread holds, to look at or to damage while it waits for commands."""
+        frame = sys._current_frames()[self.worker._thread.ident or 0]
+        while frame is not None:
+            if isinstance(found := frame.f_locals.get("runtime"), Runtime):
+                return found
+            frame = frame.f_back
+        raise AssertionError("no model was ever loaded")
+
     def close(self) -> None:
         self.worker.shutdown()
         self.wait(EngineStopped)
@@ -153,15 +191,41 @@ def engine_config(tmp_path: Path) -> EngineConfig:
     return EngineConfig(tmp_path / "kv", tmp_path / "converted", prefill_chunk=32)
 
 
+ColdReply = Callable[..., Finished]
+
+
+@pytest.fixture
+def cold_reply(engine_config: EngineConfig, tmp_path: Path) -> ColdReply:
+    """The reply of an engine that knows nothing: each call starts one on an empty folder of its own, and ends it."""
+    count = 0
+
+    def reply(model: Path, messages: list[ChatMessage], **options: object) -> Finished:
+        nonlocal count
+        count += 1
+        engine = Engine(dataclasses.replace(engine_config, kv_dir=tmp_path / f"cold-{count}"))
+        try:
+            assert isinstance(engine.load(model), ModelLoaded)
+            finished = engine.reply("cold", list(messages), **options)  # type: ignore[arg-type]
+        finally:
+            engine.close()
+        assert finished.statistics.reused_tokens == 0
+        return finished
+
+    return reply
+
+
 @pytest.fixture
 def start_engine(engine_config: EngineConfig) -> Iterator[Callable[..., Engine]]:
-    """Starts engines on one data folder, one after the other: each call closes the one before, like a restart."""
+    """Starts engines on one data folder, one after the other: each call closes the one before, like a restart.
+
+    Further arguments replace fields of the configuration.
+    """
     running: list[Engine] = []
 
-    def start(model: Path | None = None, weights: Weights = Weights.BITS_16) -> Engine:
+    def start(model: Path | None = None, weights: Weights = Weights.BITS_16, **settings: object) -> Engine:
         while running:
             running.pop().close()
-        engine = Engine(engine_config)
+        engine = Engine(dataclasses.replace(engine_config, **settings))  # type: ignore[arg-type]
         running.append(engine)
         if model is not None:
             loaded = engine.load(model, weights)
