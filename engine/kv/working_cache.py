@@ -8,6 +8,7 @@ thread; the saver may read positions below `length` while they are not overwritt
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -33,7 +34,8 @@ class ContiguousLayer(CacheLayerMixin):
         super().__init__()  # type: ignore[no-untyped-call]  # transformers
         self.is_initialized = True
         self.length = 0
-        self._cache = cache
+        # Not a cycle: a cache given up has to free its memory at once, not at Python's next collection.
+        self._cache: WorkingCache = weakref.proxy(cache)
         self._index = index
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:

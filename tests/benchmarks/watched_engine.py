@@ -1,0 +1,199 @@
+"""The real engine worker with its cache manager in sight: what it holds is sampled from outside while it works.
+
+Nothing is replaced: the runtime's methods are called through, and every forward pass leaves a hash of its logits.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psutil
+import torch
+import xxhash
+
+from engine.kv.arena import KVArena
+from engine.kv.manager import CacheManager
+from engine.kv.persistence import Restored
+from engine.kv.working_cache import WorkingCache
+from engine.model.loader import LoadedModel
+from engine.protocol.commands import ChatMessage, Generate, Role
+from engine.protocol.config import GREEDY, EngineConfig, Weights
+from engine.protocol.events import Event, Failed, Finished, ModelInfo, SnapshotNotSaved, SnapshotSaved
+from engine.runtime import Runtime
+from tests.engine.conftest import Engine
+
+SAMPLE_S = 0.02
+
+
+@dataclass
+class TurnWatch:
+    """What one `Generate` did inside the engine."""
+
+    passes: list[str] = field(default_factory=list)  # a hash of the float32 logits of every forward pass, in order
+    logits: tuple[str, ...] = ()  # of them, those up to the end of the reply
+    restored_tokens: int = 0
+    is_save_queued: bool = False
+    is_settled: threading.Event = field(default_factory=threading.Event)
+
+
+class WatchedRuntime(Runtime):
+    """Calls through, and tells `engine`."""
+
+    engine: WatchedEngine
+
+    def load(self, command: Any) -> ModelInfo:
+        info = super().load(command)
+        model, caches = self._loaded()
+        self.engine.attach(model, caches)
+        return info
+
+    def generate(self, command: Generate, is_cancelled: Callable[[], bool]) -> Finished:
+        finished = super().generate(command, is_cancelled)
+        self.engine.turn_watch.logits = tuple(self.engine.turn_watch.passes)
+        return finished
+
+    def save(self, conversation_id: str, request_id: str) -> None:
+        super().save(conversation_id, request_id)
+        self.engine.turn_watch.is_settled.set()
+
+
+class WatchedEngine(Engine):
+    """Runs turns one at a time, each to its very end: read ahead, saved, others parked, room made."""
+
+    model: LoadedModel
+    caches: CacheManager
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.turn_watch = TurnWatch()
+        super().__init__(config)
+
+    def load(self, path: Path, weights: Weights = Weights.BITS_16) -> Event:
+        def start(*arguments: Any) -> Runtime:
+            runtime = WatchedRuntime(*arguments)
+            runtime.engine = self
+            return runtime
+
+        with mock.patch("engine.runtime.Runtime", start):
+            return super().load(path, weights)
+
+    def attach(self, model: LoadedModel, caches: CacheManager) -> None:
+        """On the inference thread, once the model is loaded."""
+        self.model, self.caches = model, caches
+        feed, restore, save = model.forward._feed, caches.persistence.restore, caches.persistence.save
+
+        def watched_feed(ids: list[int], cache: WorkingCache) -> torch.Tensor:
+            logits = feed(ids, cache)
+            self.turn_watch.passes.append(xxhash.xxh3_128_hexdigest(logits.cpu().numpy().tobytes()))
+            return logits
+
+        def watched_restore(manifest: Any, stop: int, cache: WorkingCache, is_cancelled: Any = None) -> Restored:
+            before = cache.length
+            restored = restore(manifest, stop, cache, is_cancelled)
+            self.turn_watch.restored_tokens += restored.length - before
+            return restored
+
+        def watched_save(resident: Any, request_id: str) -> None:
+            save(resident, request_id)
+            self.turn_watch.is_save_queued |= request_id != ""
+
+        model.forward._feed = watched_feed  # type: ignore[method-assign]
+        caches.persistence.restore = watched_restore  # type: ignore[method-assign]
+        caches.persistence.save = watched_save  # type: ignore[method-assign]
+
+    def turn(self, conversation: str, messages: list[ChatMessage], max_new_tokens: int) -> tuple[Finished, TurnWatch]:
+        """One greedy turn; appends the reply to `messages`. Raises RuntimeError if the engine could not answer."""
+        self._count += 1
+        request = f"turn-{self._count}"
+        watch = self.turn_watch = TurnWatch()
+        self.worker.submit(Generate(conversation, request, tuple(messages), GREEDY, max_new_tokens))
+        finished = self.wait(Finished, Failed, request_id=request)
+        if not isinstance(finished, Finished):
+            raise RuntimeError(f"no reply: {finished}")
+        watch.is_settled.wait()
+        if watch.is_save_queued:
+            self.wait(SnapshotSaved, SnapshotNotSaved, request_id=request)
+        ids = finished.token_ids if finished.ids_match_text else None
+        messages.append(ChatMessage(Role.ASSISTANT, finished.text, ids))
+        return finished, watch
+
+    def cache_tensor_bytes(self) -> int:
+        """Bytes of all tensors of this process but the model's own, found by walking what Python holds."""
+        gc.collect()
+        model = self.model.forward._model
+        known = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+        found: dict[int, int] = {}
+        for thing in gc.get_objects():
+            if isinstance(thing, torch.Tensor) and thing.device.type != "meta":
+                storage = thing.untyped_storage()
+                found[storage.data_ptr()] = storage.nbytes()
+        return sum(nbytes for pointer, nbytes in found.items() if pointer not in known)
+
+
+@dataclass
+class MemorySamples:
+    """The largest of what was seen every 20 ms; bytes."""
+
+    count: int = 0
+    memory_bytes: int = 0  # as the manager counts
+    tensor_bytes: int = 0  # blocks and every buffer alive, also those about to be taken over or given up
+    buffer_bytes: int = 0  # of one working buffer
+    rss_bytes: int = 0
+    rss_before_bytes: int = 0
+
+
+@contextmanager
+def sampled(engine: WatchedEngine) -> Iterator[MemorySamples]:
+    """Samples on a thread of its own until the block ends. Buffers made before it are not seen."""
+    samples, is_over = MemorySamples(), threading.Event()
+    buffers: list[weakref.ref[KVArena]] = []
+    with _noting_buffers(buffers):
+        thread = threading.Thread(target=_sample, args=(engine, samples, buffers, is_over), name="sampler")
+        samples.rss_before_bytes = psutil.Process().memory_info().rss
+        thread.start()
+        try:
+            yield samples
+        finally:
+            is_over.set()
+            thread.join()
+
+
+@contextmanager
+def _noting_buffers(buffers: list[weakref.ref[KVArena]]) -> Iterator[None]:
+    make: Callable[..., None] = KVArena.__init__
+
+    def noted(self: KVArena, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        buffers[:] = [known for known in buffers if known() is not None]
+        buffers.append(weakref.ref(self))
+
+    with mock.patch.object(KVArena, "__init__", noted):
+        yield
+
+
+def _sample(
+    engine: WatchedEngine, samples: MemorySamples, buffers: list[weakref.ref[KVArena]], is_over: threading.Event
+) -> None:
+    process = psutil.Process()
+    while not is_over.is_set():
+        try:
+            counted = engine.caches.memory_bytes
+        except (RuntimeError, AttributeError):  # the inference thread changed it meanwhile: look again
+            continue
+        alive = [arena for known in tuple(buffers) if (arena := known()) is not None and not arena.is_lazy]
+        sizes = [sum(tensor.nbytes for tensor in arena.groups) for arena in alive if hasattr(arena, "groups")]
+        del alive
+        samples.count += 1
+        samples.memory_bytes = max(samples.memory_bytes, counted)
+        samples.tensor_bytes = max(samples.tensor_bytes, engine.caches.pool.nbytes + sum(sizes))
+        samples.buffer_bytes = max(samples.buffer_bytes, *sizes, 0)
+        samples.rss_bytes = max(samples.rss_bytes, process.memory_info().rss)
+        time.sleep(SAMPLE_S)
