@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.protocol.commands import ChatMessage, Forget, Generate, ReportCache, Role
+from engine.protocol.commands import ChatMessage, Forget, Generate, Role
 from engine.protocol.config import GREEDY, Sampling
 from engine.protocol.events import (
-    CacheReported,
     CacheState,
     Failed,
     Finished,
@@ -21,9 +20,11 @@ from engine.protocol.events import (
     StatisticsChanged,
     TextArrived,
 )
-from tests.engine.conftest import Engine, user
+from engine.protocol.misses import MissCode
+from tests.engine.conftest import ColdReply, Engine, user
 
 StartEngine = Callable[..., Engine]
+KINDS = ("chunks", "states", "conversations")
 
 
 def test_the_second_turn_feeds_only_what_is_new(start_engine: StartEngine, tiny_model: Path) -> None:
@@ -34,9 +35,12 @@ def test_the_second_turn_feeds_only_what_is_new(start_engine: StartEngine, tiny_
     second = engine.reply("a", messages)
     assert first.statistics.reused_tokens == 0
     assert first.statistics.prefilled_tokens == first.statistics.prompt_tokens
-    assert second.statistics.reused_tokens == first.statistics.prompt_tokens + len(first.token_ids) - 1
+    kept = first.statistics.prompt_tokens + len(first.token_ids)
+    ahead = second.statistics.reused_tokens - kept  # end of the reply and beginning of the question, read while idle
+    assert 0 < ahead < 16
     assert second.statistics.prefilled_tokens == second.statistics.prompt_tokens - second.statistics.reused_tokens
-    assert second.statistics.miss_reason is None
+    assert second.statistics.prefilled_tokens < 24
+    assert second.statistics.miss_code is None
 
 
 def test_events_of_a_turn_come_in_order_and_add_up(start_engine: StartEngine, tiny_model: Path) -> None:
@@ -67,30 +71,50 @@ def test_regenerating_feeds_exactly_one_token(start_engine: StartEngine, tiny_mo
     assert again.token_ids == first.token_ids
 
 
-def test_editing_an_early_message_keeps_the_prefix_before_it(start_engine: StartEngine, tiny_model: Path) -> None:
+def test_editing_the_last_message_reads_nothing_of_the_history_again(
+    start_engine: StartEngine, tiny_model: Path, cold_reply: ColdReply
+) -> None:
     engine = start_engine(tiny_model)
     messages = [user("first message")]
-    engine.reply("a", messages)
+    first = engine.reply("a", messages)
     kept = [*messages]
     messages.append(user("second message"))
     engine.reply("a", messages)
     edited = engine.reply("a", [*kept, user("another second message")])
-    fresh = engine.reply("b", [*kept, user("another second message")])
+    assert edited.statistics.reused_tokens >= first.statistics.prompt_tokens + len(first.token_ids)
+    assert edited.statistics.miss_code is None
+    assert edited.token_ids == cold_reply(tiny_model, [*kept, user("another second message")]).token_ids
+
+
+def test_editing_an_early_message_keeps_the_prefix_before_it_and_says_why_the_rest_is_read_again(
+    start_engine: StartEngine, tiny_model: Path, cold_reply: ColdReply
+) -> None:
+    engine = start_engine(tiny_model)
+    messages = [user("first message")]
+    engine.reply("a", messages)
+    messages.append(user("second message"))
+    engine.reply("a", messages)
+    messages.append(user("third message"))
+    engine.reply("a", messages)
+    messages[2:3] = [user("another second message")]
+    edited = engine.reply("a", messages[:-1])
     assert edited.statistics.reused_tokens > 20
-    assert edited.statistics.miss_reason is not None
-    assert edited.token_ids == fresh.token_ids
+    assert edited.statistics.miss_code == MissCode.HISTORY_CHANGED
+    assert int(edited.statistics.miss_params["token"]) == edited.statistics.reused_tokens
+    assert edited.token_ids == cold_reply(tiny_model, messages[:-1]).token_ids
 
 
-def test_conversations_do_not_disturb_one_another(start_engine: StartEngine, tiny_model: Path) -> None:
+def test_conversations_do_not_disturb_one_another(
+    start_engine: StartEngine, tiny_model: Path, cold_reply: ColdReply
+) -> None:
     engine = start_engine(tiny_model)
     one, two = [user("one " * 8)], [user("two " * 9)]
     engine.reply("one", one)
     engine.reply("two", two)
     one.append(user("more"))
     resumed = engine.reply("one", one)
-    alone = engine.reply("alone", one[:-1])
-    assert resumed.token_ids == alone.token_ids
-    assert resumed.statistics.miss_reason is None
+    assert resumed.token_ids == cold_reply(tiny_model, one[:-1]).token_ids
+    assert resumed.statistics.miss_code is None
 
 
 def test_a_reply_stops_at_a_stop_string_and_never_shows_part_of_it(start_engine: StartEngine, tiny_model: Path) -> None:
@@ -124,11 +148,11 @@ def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(
     assert failed.params["context_length"] == "512"
     assert int(failed.params["prompt_tokens"]) > 600
     messages.append(user("still here"))
-    assert engine.reply("a", messages).statistics.miss_reason is None
+    assert engine.reply("a", messages).statistics.miss_code is None
 
 
 def test_cancel_before_the_start_and_in_the_middle_keeps_the_cache_usable(
-    start_engine: StartEngine, tiny_model: Path
+    start_engine: StartEngine, tiny_model: Path, cold_reply: ColdReply
 ) -> None:
     engine = start_engine(tiny_model)
     messages = [user("begin")]
@@ -143,13 +167,12 @@ def test_cancel_before_the_start_and_in_the_middle_keeps_the_cache_usable(
     messages.append(ChatMessage(Role.ASSISTANT, finished.text, finished.token_ids))
     messages.append(user("and now"))
     resumed = engine.reply("a", messages)
-    cold = engine.reply("b", messages[:-1])
-    assert resumed.token_ids == cold.token_ids
+    assert resumed.token_ids == cold_reply(tiny_model, messages[:-1]).token_ids
     assert resumed.statistics.reused_tokens > 0
 
 
 def test_cancel_during_prefill_stops_between_chunks_and_the_next_try_goes_on(
-    start_engine: StartEngine, tiny_model: Path
+    start_engine: StartEngine, tiny_model: Path, cold_reply: ColdReply
 ) -> None:
     engine = start_engine(tiny_model)
     messages = (user("word " * 60),)
@@ -164,7 +187,7 @@ def test_cancel_during_prefill_stops_between_chunks_and_the_next_try_goes_on(
     if finished.finish_reason is FinishReason.CANCELLED:  # else the machine was faster than the cancel
         assert finished.statistics.ttft_s is None or finished.token_ids
     again = engine.reply("a", list(messages), max_new_tokens=4)
-    assert again.token_ids == engine.reply("b", list(messages), max_new_tokens=4).token_ids
+    assert again.token_ids == cold_reply(tiny_model, list(messages), max_new_tokens=4).token_ids
 
 
 def test_seeded_sampling_repeats_and_greedy_ignores_the_seed(start_engine: StartEngine, tiny_model: Path) -> None:
@@ -183,14 +206,14 @@ def test_a_hangul_reply_never_shows_half_a_syllable(start_engine: StartEngine, t
 
 def test_forgetting_removes_memory_and_files(start_engine: StartEngine, tiny_model: Path, tmp_path: Path) -> None:
     engine = start_engine(tiny_model)
-    engine.reply("a", [user("remember")])
+    engine.reply("a", [user("remember " * 60)])
     engine.reply("b", [user("me too")])
-    engine.worker.submit(Forget("a"))
-    engine.worker.submit(ReportCache("r"))
-    report = engine.wait(CacheReported)
-    assert isinstance(report, CacheReported)
+    engine.forget("a")
+    report = engine.report()
     assert [row.conversation_id for row in report.conversations] == ["b"]
-    assert [path.name for path in (tmp_path / "kv").glob("*/conversations/*")] == ["b.safetensors"]
+    assert report.memory_bytes == report.conversations[0].memory_bytes
+    assert [path.name for path in (tmp_path / "kv").glob("*/conversations/*")] == ["b.json"]
+    assert len(list((tmp_path / "kv").glob("*/chunks/*/*"))) == 1
 
 
 def test_forgetting_right_after_a_reply_leaves_nothing_behind(
@@ -202,47 +225,42 @@ def test_forgetting_right_after_a_reply_leaves_nothing_behind(
         engine.reply(f"c{number}", [user("remember")], max_new_tokens=3, is_saved=False)
         engine.worker.submit(Forget(f"c{number}"))
     start_engine()
-    assert list((tmp_path / "kv").glob("*/conversations/*")) == []
+    assert [path for kind in KINDS for path in (tmp_path / "kv").glob(f"*/{kind}/**/*.*")] == []
 
 
 def test_the_report_agrees_with_tensors_and_files(start_engine: StartEngine, tiny_model: Path, tmp_path: Path) -> None:
     engine = start_engine(tiny_model)
-    finished = engine.reply("a", [user("count me")])
-    engine.worker.submit(ReportCache("r"))
-    report = engine.wait(CacheReported)
-    assert isinstance(report, CacheReported)
+    finished = engine.reply("a", [user("count me " * 45)])
+    report = engine.report()
     row = report.conversations[0]
-    tokens = finished.statistics.prompt_tokens + len(finished.token_ids) - 1
     itemsize = 2 if row.precision == "bf16" else 4
-    files = list((tmp_path / "kv").glob("*/conversations/*.safetensors"))
-    assert (row.tokens, row.state) == (tokens, CacheState.WARM)
-    assert row.memory_bytes == report.memory_bytes == tokens * 3 * 2 * 2 * 16 * itemsize
+    cached = row.tokens * 3 * 2 * 2 * 16 * itemsize
+    files = [path for kind in KINDS for path in (tmp_path / "kv").glob(f"*/{kind}/**/*.*")]
+    assert row.state is CacheState.WARM
+    assert row.tokens >= finished.statistics.prompt_tokens + len(finished.token_ids)
+    assert row.memory_bytes == report.memory_bytes == cached + row.waste_bytes
+    assert row.waste_bytes <= 0.04 * row.memory_bytes
+    assert report.waste_ratio == row.waste_bytes / row.memory_bytes
+    assert row.shared_bytes == report.shared_bytes == 0
     assert row.disk_bytes == report.disk_bytes == sum(file.stat().st_size for file in files)
 
 
 def test_memory_over_the_budget_goes_least_recently_used_first_and_comes_back_from_disk(
-    engine_config: object, tiny_model: Path, tmp_path: Path
+    start_engine: StartEngine, tiny_model: Path, cold_reply: ColdReply
 ) -> None:
-    import dataclasses
-
-    engine = Engine(dataclasses.replace(engine_config, memory_budget_bytes=200_000))  # type: ignore[type-var]
-    try:
-        engine.load(tiny_model)
-        chats = {name: [user(f"{name} " * 60)] for name in ("a", "b", "c", "d")}
-        for name, messages in chats.items():
-            engine.reply(name, messages)
-        engine.worker.submit(ReportCache("r"))
-        report = engine.wait(CacheReported)
-        assert isinstance(report, CacheReported)
-        states = {row.conversation_id: row.state for row in report.conversations}
-        assert states["d"] is CacheState.WARM
-        assert states["a"] is CacheState.ON_DISK
-        chats["a"].append(user("back"))
-        back = engine.reply("a", chats["a"])
-        assert back.statistics.reused_tokens > 60
-        assert back.statistics.restore_s > 0
-    finally:
-        engine.close()
+    engine = start_engine(tiny_model, memory_budget_bytes=350_000)
+    chats = {name: [user(f"{name} " * 60)] for name in ("a", "b", "c", "d")}
+    for name, messages in chats.items():
+        engine.reply(name, messages)
+    states = {row.conversation_id: row.state for row in engine.report().conversations}
+    assert states["d"] is CacheState.WARM
+    assert states["a"] is CacheState.ON_DISK
+    chats["a"].append(user("back"))
+    back = engine.reply("a", chats["a"])
+    assert back.statistics.reused_tokens > 60
+    assert back.statistics.restore_s > 0
+    assert back.statistics.miss_code is None
+    assert back.token_ids == cold_reply(tiny_model, chats["a"][:-1]).token_ids
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -264,7 +282,7 @@ def test_shutdown_in_the_middle_of_a_reply_saves_and_ends(
     kinds = [type(event) for event in engine.events]
     assert Finished in kinds
     assert SnapshotSaved in kinds
-    assert len(list((tmp_path / "kv").glob("*/conversations/*.safetensors"))) == 1
+    assert len(list((tmp_path / "kv").glob("*/conversations/*.json"))) == 1
 
 
 def test_asking_without_a_model_says_so(start_engine: StartEngine) -> None:

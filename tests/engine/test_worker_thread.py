@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.kv.working_cache import ContiguousLayer
 from engine.protocol.events import Failed
-from tests.engine.conftest import Engine, user
+from tests.engine.conftest import ColdReply, Engine, user
 
 StartEngine = Callable[..., Engine]
 
@@ -49,23 +50,24 @@ def test_a_bug_ends_in_an_event_and_the_next_command_works(
 
 
 @pytest.mark.parametrize("at", ["prefill", "decode"])
-def test_running_out_of_memory_in_a_reply_is_told_and_the_next_one_is_right(
-    start_engine: StartEngine, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, at: str
+def test_running_out_of_memory_for_good_in_a_reply_is_told_and_the_next_one_is_right(
+    start_engine: StartEngine, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, cold_reply: ColdReply, at: str
 ) -> None:
-    from engine.kv.working_cache import ContiguousLayer
-
+    """Another chat is put away and the step repeated, in vain: the user is told, and nothing half done remains."""
     engine = start_engine(tiny_model)
+    engine.reply("other", [user("something else")])
     messages = [user("the lazy dog " * 8)]
-    expected = engine.reply("cold", list(messages)).token_ids
+    expected = cold_reply(tiny_model, messages).token_ids
     original, calls = ContiguousLayer.update, [0]
 
     def update(self: ContiguousLayer, key: object, value: object, *args: object, **kwargs: object) -> object:
         calls[0] += 1
-        if calls[0] == (2 if at == "prefill" else 29):
+        if calls[0] >= (2 if at == "prefill" else 29):
             raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 7 bytes")
         return original(self, key, value, *args, **kwargs)
 
     monkeypatch.setattr(ContiguousLayer, "update", update)
     assert engine.fail("a", list(messages)).code == "out_of_memory"
     monkeypatch.undo()
+    assert calls[0] == (3 if at == "prefill" else 30)
     assert engine.reply("a", list(messages)).token_ids == expected
