@@ -62,6 +62,7 @@ class Runtime:
         self._pinned: frozenset[str] = frozenset()
         self._model: LoadedModel | None = None
         self._caches: CacheManager | None = None
+        self._memory_bytes = 0  # after the last command; the saver's thread must not walk the caches
         self._unreported_load_s = 0.0
         self._ran_out_of_memory = False
 
@@ -72,6 +73,7 @@ class Runtime:
 
     def end_work(self) -> None:
         if self._caches is not None:
+            self._memory_bytes = self._caches.memory_bytes
             self._caches.persistence.writer.resume()
 
     def pin(self, conversation_ids: frozenset[str]) -> None:
@@ -214,10 +216,9 @@ class Runtime:
         caches = self._caches
         if caches is not None:
             caches.saved(result)
-        memory_bytes = caches.memory_bytes if caches is not None else 0
         for one in result.evicted:
-            budget = self._config.memory_budget_bytes
-            self._on_saved(PressureActed(one.conversation_id, "evict_disk", one.nbytes, None, memory_bytes, budget))
+            memory, budget = self._memory_bytes, self._config.memory_budget_bytes
+            self._on_saved(PressureActed(one.conversation_id, "evict_disk", one.nbytes, None, memory, budget))
         if result.is_cancelled:
             return
         if result.error is not None:

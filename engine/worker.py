@@ -178,8 +178,10 @@ class EngineWorker:
                 self._on_event(runtime.bench(command, self._cancelled[command.request_id].is_set))
 
     def _is_wanted(self) -> bool:
-        """Whether somebody waits, so that idle work has to end."""
-        return self._is_closing.is_set() or not self._inbox.empty()
+        """Whether somebody waits, so that idle work has to end; news of a save is nobody."""
+        with self._inbox.mutex:
+            is_waiting = any(not isinstance(item, _SaveEnded) for item in self._inbox.queue)
+        return is_waiting or self._is_closing.is_set()
 
     def _tell_saves(self) -> None:
         while True:
