@@ -62,6 +62,8 @@ def ember_attention_forward(
         or query.shape[-1] != value.shape[-1]
         or any(kwargs.get(name) is not None for name in _UNSUPPORTED)
     ):
+        if attention_mask is None:
+            attention_mask = _continuation_mask(query.shape[2], key.shape[2], query.device)
         output, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
@@ -87,12 +89,17 @@ def _attend_causal_sdpa(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
     q_length, kv_length = query.shape[2], key.shape[2]
-    mask = None
-    if 1 < q_length < kv_length:
-        mask = torch.ones(q_length, kv_length, dtype=torch.bool, device=query.device).tril(kv_length - q_length)
+    mask = _continuation_mask(q_length, kv_length, query.device)
     return torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=1 < q_length == kv_length, scale=scale, enable_gqa=True
     )
+
+
+def _continuation_mask(q_length: int, kv_length: int, device: torch.device) -> torch.Tensor | None:
+    """The causal mask of several tokens that follow earlier ones, which SDPA would align at the beginning."""
+    if not 1 < q_length < kv_length:
+        return None
+    return torch.ones(1, 1, q_length, kv_length, dtype=torch.bool, device=device).tril(kv_length - q_length)
 
 
 def _merge(

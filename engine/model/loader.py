@@ -99,16 +99,18 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
             path=str(path),
         ) from error
     geometry = probe.geometry
+    # Where layers differ, the configuration refuses to give one number for all: told are those of the first.
+    layer_config = text_config.per_layer_config[0] if text_config.is_heterogeneous else text_config
     context_length = int(getattr(text_config, "max_position_embeddings", None) or 2048)
     info = ModelInfo(
         name=name,
         path=path,
         family=str(raw_config["model_type"]),
         num_layers=int(text_config.num_hidden_layers),
-        num_kv_heads=int(getattr(text_config, "num_key_value_heads", None) or text_config.num_attention_heads),
-        num_heads=int(text_config.num_attention_heads),
+        num_kv_heads=int(getattr(layer_config, "num_key_value_heads", None) or layer_config.num_attention_heads),
+        num_heads=int(layer_config.num_attention_heads),
         head_dim=int(
-            getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
+            getattr(layer_config, "head_dim", None) or layer_config.hidden_size // layer_config.num_attention_heads
         ),
         context_length=context_length,
         kv_bytes_per_token=geometry.bytes_per_token,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.kv.attention import attend_causal
+from engine.kv.attention import attend_causal, ember_attention_forward
 
 
 def reference(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -42,3 +42,16 @@ def test_a_new_token_does_not_see_the_ones_after_it() -> None:
     after = attend_causal(query, key, value, None)
     assert torch.equal(before[:, :, :2], after[:, :, :2])
     assert not torch.equal(before[:, :, 2], after[:, :, 2])
+
+
+@pytest.mark.parametrize("new", [1, 2, 33])
+@pytest.mark.parametrize("past", [0, 1, 40])
+def test_values_narrower_than_keys_are_attended_right_too(new: int, past: int) -> None:
+    """What goes to transformers' form (latent attention) still sees all that was before it."""
+    torch.manual_seed(past + new)
+    module = torch.nn.Module()
+    module.num_key_value_groups, module.is_causal = 2, True
+    query = torch.randn(1, 4, new, 24)
+    key, value = torch.randn(1, 2, past + new, 24), torch.randn(1, 2, past + new, 12)
+    result, _ = ember_attention_forward(module, query, key, value, None)
+    assert (result.transpose(1, 2).double() - reference(query, key, value)).abs().max() < 2e-6
