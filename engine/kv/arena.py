@@ -1,8 +1,8 @@
 """The memory behind one conversation's KV cache: one tensor per group of equal regions.
 
-While small, the arena is packed: it grows by 1/32 and is copied, which costs 0.1 ms a token at 4,000 tokens, and no
-page is rounded up per region. A large one reserves the whole context where the system backs memory lazily (Linux,
-macOS), so that it never has to be held twice. Owned by the inference thread.
+Small arenas are packed: they grow by 1/32 and are copied, which costs nothing to speak of. From the size on where
+rounding every region up to whole pages wastes less than that, an arena reserves the whole context where the system
+backs memory lazily (Linux, macOS): it never moves, and gives single pages back. Owned by the inference thread.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import torch
 from engine.kv.geometry import KVGeometry
 
 PAGE_BYTES = 4096
-PACKED_BYTES = 256 * 1024**2
-_HUGE_PAGE_BYTES = 2 * 1024**2
-_MADV_HUGEPAGE = 14
+_MADV_DONTNEED = 4
 _LAZY_MEMORY = sys.platform in ("linux", "darwin")
+_MAX_ROUNDING = 1 / 32  # of a cache's bytes, above which it stays packed
 
 
 class KVArena:
@@ -28,6 +27,7 @@ class KVArena:
 
     `groups[g]` is `[regions, capacity, kv_heads, head_dim]` in the order of `geometry.groups`; `keys[i]`, `values[i]`
     are layer i's `[capacity, kv_heads, dim]` in it. `is_pinned`: host memory that a device copies from.
+    `touched_tokens`: how far the memory of a lazy arena has been used since it was last trimmed.
     Raises RuntimeError (torch's out-of-memory) when the memory cannot be had.
     """
 
@@ -43,6 +43,7 @@ class KVArena:
         self.geometry = geometry
         self.device = device
         self.is_lazy = is_lazy
+        self.touched_tokens = 0
         self.capacity = _page_aligned_tokens(geometry, capacity) if is_lazy else capacity
         shapes = [group.shape(self.capacity) for group in geometry.groups]
         self.groups = (
@@ -50,19 +51,12 @@ class KVArena:
             if is_pinned
             else [_allocate(shape, geometry.dtype, device) for shape in shapes]
         )
-        if not is_lazy:
-            for tensor in self.groups:
-                _advise_huge_pages(tensor)
         self.keys: list[torch.Tensor] = [torch.empty(0)] * len(geometry.layers)
         self.values: list[torch.Tensor] = [torch.empty(0)] * len(geometry.layers)
         for group, tensor in zip(geometry.groups, self.groups, strict=True):
             side = self.keys if group.is_key else self.values
             for region, layer in enumerate(group.layers):
                 side[layer] = tensor[region]
-
-    def copy_from(self, other: KVArena, length: int) -> None:
-        """Copy the first `length` tokens of every layer from an arena of the same geometry, on any device."""
-        self.write(0, [theirs[:, :length] for theirs in other.groups])
 
     def write(self, start: int, tensors: Sequence[torch.Tensor]) -> None:
         """Copy one tensor per group, `[regions, n, kv_heads, head_dim]`, to the positions from `start` on."""
@@ -73,15 +67,34 @@ class KVArena:
         """Views of the positions from `start` to `stop`, one per group."""
         return [tensor[:, start:stop] for tensor in self.groups]
 
-    def touched_bytes(self, tokens: int) -> int:
-        """Bytes of memory held once `tokens` have been written: all of a packed arena, touched pages of a lazy one."""
+    def touch(self, num_tokens: int) -> None:
+        """Make the system provide the memory of the first `num_tokens` now."""
+        for tensor in self.groups:
+            tensor[:, :num_tokens].zero_()
+        self.touched_tokens = max(self.touched_tokens, num_tokens)
+
+    def trim(self, num_tokens: int) -> bool:
+        """Give the pages after the first `num_tokens` back to the system; False where only a copy can do that."""
+        if self.touched_tokens <= num_tokens:
+            return True
+        if not self.is_lazy or sys.platform != "linux":
+            return False
+        libc = ctypes.CDLL(None)
+        for group, tensor in zip(self.geometry.groups, self.groups, strict=True):
+            row = _row_bytes(self.geometry, group.kv_heads * group.head_dim)
+            first = -(-num_tokens * row // PAGE_BYTES) * PAGE_BYTES
+            size = -(-self.touched_tokens * row // PAGE_BYTES) * PAGE_BYTES - first
+            for region in tensor if size > 0 else ():
+                start = ctypes.c_void_p(region.data_ptr() + first)
+                libc.madvise(start, ctypes.c_size_t(size), _MADV_DONTNEED)
+        self.touched_tokens = num_tokens
+        return True
+
+    def held_bytes(self, num_tokens: int) -> int:
+        """Bytes of memory held with `num_tokens` in use: all of a packed arena, the touched pages of a lazy one."""
         if not self.is_lazy:
             return sum(tensor.nbytes for tensor in self.groups)
-        total = 0
-        for group in self.geometry.groups:
-            region = tokens * group.kv_heads * group.head_dim * self.geometry.dtype.itemsize
-            total += len(group.layers) * -(-region // PAGE_BYTES) * PAGE_BYTES
-        return total
+        return paged_bytes(self.geometry, max(num_tokens, self.touched_tokens))
 
 
 def reserve_arena(geometry: KVGeometry, num_tokens: int, context_length: int, device: torch.device) -> KVArena:
@@ -90,21 +103,31 @@ def reserve_arena(geometry: KVGeometry, num_tokens: int, context_length: int, de
     A lazy one never asks for more than half of this machine's memory: systems refuse to promise what they can never
     keep.
     """
-    needed = min(grown_capacity(num_tokens), max(num_tokens, context_length))
-    if device.type == "cpu" and _LAZY_MEMORY and needed * geometry.bytes_per_token > PACKED_BYTES:
-        affordable = psutil.virtual_memory().total // 2 // geometry.bytes_per_token
-        roomy = min(context_length, affordable)
-        if roomy > needed:
+    if prefers_lazy(geometry, num_tokens, device):
+        roomy = min(context_length, psutil.virtual_memory().total // 2 // geometry.bytes_per_token)
+        if roomy >= num_tokens:
             try:
                 return KVArena(geometry, roomy, device, is_lazy=True)
             except RuntimeError:  # a system that promises no more than it has (vm.overcommit_memory=2)
-                return KVArena(geometry, needed, device)
-    return KVArena(geometry, needed, device)
+                pass
+    return KVArena(geometry, grown_capacity(num_tokens), device)
+
+
+def prefers_lazy(geometry: KVGeometry, num_tokens: int, device: torch.device) -> bool:
+    """Whether a cache of this length wastes less by rounding its regions to pages than by growing in steps."""
+    rounding = geometry.num_regions * PAGE_BYTES
+    return device.type == "cpu" and _LAZY_MEMORY and rounding < _MAX_ROUNDING * num_tokens * geometry.bytes_per_token
 
 
 def grown_capacity(num_tokens: int) -> int:
-    """Capacity for a cache that holds `num_tokens` and grows: a slack of 3 %, so that waste stays under 4 %."""
+    """Capacity of a packed arena that holds `num_tokens` and grows: a slack of 3 %, so that waste stays under 4 %."""
     return num_tokens + max(8, num_tokens // 32)
+
+
+def paged_bytes(geometry: KVGeometry, num_tokens: int) -> int:
+    """Bytes of `num_tokens` when every region fills whole pages."""
+    rows = [(len(group.layers), _row_bytes(geometry, group.kv_heads * group.head_dim)) for group in geometry.groups]
+    return sum(regions * -(-num_tokens * row // PAGE_BYTES) * PAGE_BYTES for regions, row in rows)
 
 
 def _allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -119,19 +142,12 @@ def _allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) 
     return buffer[start : start + nbytes].view(dtype).view(shape)
 
 
-def _advise_huge_pages(tensor: torch.Tensor) -> None:
-    """Ask Linux for large pages: fresh memory of 92 MB then costs 3 ms instead of 30. A refusal changes nothing."""
-    if sys.platform != "linux" or tensor.device.type != "cpu" or tensor.nbytes < 2 * _HUGE_PAGE_BYTES:
-        return
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes), _MADV_HUGEPAGE)
-
-
 def _page_aligned_tokens(geometry: KVGeometry, capacity: int) -> int:
     """The next capacity at which every region fills whole pages."""
-    rows = [group.kv_heads * group.head_dim * geometry.dtype.itemsize for group in geometry.groups]
-    step = max((PAGE_BYTES // _largest_power_of_two(row) for row in rows), default=1)
-    return -(-capacity // max(1, step)) * max(1, step)
+    rows = [_row_bytes(geometry, group.kv_heads * group.head_dim) for group in geometry.groups]
+    step = max((PAGE_BYTES // min(PAGE_BYTES, row & -row) for row in rows), default=1)
+    return -(-capacity // step) * step
 
 
-def _largest_power_of_two(number: int) -> int:
-    return min(PAGE_BYTES, number & -number)
+def _row_bytes(geometry: KVGeometry, numbers: int) -> int:
+    return numbers * geometry.dtype.itemsize

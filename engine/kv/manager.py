@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.kv.arena import KVArena, prefers_lazy, reserve_arena
 from engine.kv.block_keys import root_key
 from engine.kv.blocks import BlockPool
 from engine.kv.fingerprint import difference
@@ -31,6 +32,7 @@ from engine.protocol.events import CacheReading, CacheReported, PressureActed
 from engine.protocol.misses import Miss, MissCode, SaveProblem
 
 EXACT_WAIT_S = 1.0  # a quantized chat comes back exact when the disk (and reading the rest) takes no longer than this
+_SPARE_BYTES = 256 * 1024**2  # most memory kept ready for the next chat
 _MAX_RESTORES = 3  # attempts, each after a damaged file was dropped
 _SETTLED_TOKENS = 16  # what may follow the history in a prompt without being part of it: end of turn, line ends
 
@@ -70,6 +72,7 @@ class CacheManager:
         self._residents: dict[str, Resident] = {}
         self._evicted: set[str] = set()
         self._clock = 0
+        self._spare = self._warm_spare()
         self._relief = Relief(model, config, self, on_pressure)
 
     # -- one turn --------------------------------------------------------------------------------------------------
@@ -114,9 +117,7 @@ class CacheManager:
             cache.rollback(min(common, limit))
         donor: Resident | None = None
         if cache is None:
-            needed = len(token_ids) * self._bytes_per_token - resident.own_bytes  # its blocks go once they are copied
-            self._relief.make_room(max(0, needed), conversation_id)
-            cache = self._model.new_cache(len(token_ids))
+            cache = self._new_cache(len(token_ids), resident)
         donor = self._fill_from_memory(cache, resident, token_ids[:limit])
         restored = self._fill_from_disk(cache, resident, token_ids[:limit], is_cancelled)
         if cache is not resident.working:
@@ -169,7 +170,10 @@ class CacheManager:
         """Turn every other active cache into blocks, and make room if the budget asks for it."""
         for key, resident in self._residents.items():
             if key != conversation_id and resident.working is not None and not self.persistence.writer.is_pending(key):
+                arena = resident.working.arena
                 resident.park()
+                if arena.is_lazy and arena.held_bytes(0) <= _SPARE_BYTES:
+                    self._spare = arena
         self._release_doubled()
         self._relief.make_room(0, conversation_id)
 
@@ -204,6 +208,7 @@ class CacheManager:
         for resident in self._residents.values():
             resident.give_up()
         self._residents.clear()
+        self._spare = None
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -215,9 +220,15 @@ class CacheManager:
     @property
     def memory_bytes(self) -> int:
         """Bytes of every tensor that holds or could hold cached tokens."""
-        return self.pool.nbytes + sum(
-            one.working.touched_bytes if one.working is not None else sum(state.nbytes for state in one.states.values())
-            for one in self._residents.values()
+        return (
+            self.pool.nbytes
+            + self.spare_bytes
+            + sum(
+                one.working.held_bytes
+                if one.working is not None
+                else sum(state.nbytes for state in one.states.values())
+                for one in self._residents.values()
+            )
         )
 
     @property
@@ -226,7 +237,7 @@ class CacheManager:
         if self._model.device.type == "cpu":
             return 0
         return self.pool.device_bytes + sum(
-            one.working.touched_bytes for one in self._residents.values() if one.working is not None
+            one.working.held_bytes for one in self._residents.values() if one.working is not None
         )
 
     def is_saved(self, resident: Resident) -> bool:
@@ -242,7 +253,45 @@ class CacheManager:
     def report(self, request_id: str, conversation_ids: Sequence[str] | None) -> CacheReported:
         return report_caches(request_id, conversation_ids, self, self._model, self._config)
 
+    def release_spare(self) -> bool:
+        """Give up the memory kept ready for the next chat; returns whether there was any."""
+        had_any, self._spare = self._spare is not None, None
+        return had_any
+
+    @property
+    def spare_bytes(self) -> int:
+        """Of the memory kept ready for the next chat."""
+        return self._spare.held_bytes(0) if self._spare is not None else 0
+
     # -- private ---------------------------------------------------------------------------------------------------
+
+    def _new_cache(self, num_tokens: int, resident: Resident) -> WorkingCache:
+        """An empty cache for a conversation that becomes active, in the spare memory where that fits."""
+        is_lazy = prefers_lazy(self._model.geometry, num_tokens, self._model.device)
+        arena = self._spare if is_lazy and self._spare is not None and self._spare.capacity >= num_tokens else None
+        if arena is not None:
+            self._spare = None
+        # Its own blocks go once they are copied, and what the spare holds is there already.
+        there = resident.own_bytes + (arena.held_bytes(0) if arena is not None else 0)
+        self._relief.make_room(max(0, num_tokens * self._bytes_per_token - there), resident.conversation_id)
+        return self._model.new_cache(num_tokens, arena)
+
+    def _warm_spare(self) -> KVArena | None:
+        """Memory that is already there, large enough for any chat on disk, for the first one resumed.
+
+        Fresh memory can cost more than reading a snapshot into it (measured: 75 to 300 against 30 ms for 138 MB), and
+        now nobody waits. Later the memory of the chat left last takes this place.
+        """
+        geometry, info = self._model.geometry, self._model.info
+        catalog = self.persistence.catalog
+        lengths = [len(manifest.token_ids) for key in catalog.conversation_ids() if (manifest := catalog.manifest(key))]
+        most = min(_SPARE_BYTES, self._config.memory_budget_bytes // 2) // max(1, geometry.bytes_per_token)
+        tokens = min(max(lengths, default=0), info.context_length, most)
+        if not prefers_lazy(geometry, tokens, self._model.device):
+            return None
+        arena = reserve_arena(geometry, tokens, info.context_length, self._model.device)
+        arena.touch(tokens)
+        return arena
 
     def _resident(self, conversation_id: str, is_incognito: bool) -> Resident:
         resident = self._residents.setdefault(conversation_id, Resident(conversation_id, self.pool))

@@ -56,7 +56,7 @@ class Resident:
         """Bytes that are freed when this conversation is dropped."""
         blocks = sum(block.nbytes for block in self.blocks if block.refs == 1)
         if self.working is not None:
-            return blocks + self.working.touched_bytes
+            return blocks + self.working.held_bytes
         return blocks + sum(state.nbytes for state in self._states.values())
 
     @property
@@ -67,7 +67,7 @@ class Resident:
     @property
     def slack_bytes(self) -> int:
         """Bytes of its buffers that hold no cached token."""
-        return self.working.touched_bytes - self.working.nbytes if self.working is not None else 0
+        return self.working.held_bytes - self.working.nbytes if self.working is not None else 0
 
     @property
     def quantizable_bytes(self) -> int:

@@ -20,6 +20,7 @@ from engine.kv.geometry import KVGeometry
 from engine.kv.state_layers import StateSnapshot
 
 _MAX_CHECKPOINTS = 6
+_LITTLE_SLACK = 1.005
 
 
 class ContiguousLayer(CacheLayerMixin):
@@ -82,8 +83,10 @@ class WorkingCache(Cache):
         context_length: int,
         device: torch.device,
         num_tokens: int = 0,
+        arena: KVArena | None = None,
     ) -> None:
-        self.arena = reserve_arena(geometry, num_tokens, context_length, device)
+        self.arena = arena or reserve_arena(geometry, num_tokens, context_length, device)
+        self._context_length = context_length
         self.token_ids: list[int] = []
         self.is_exact = True
         self.checkpoints: dict[int, StateSnapshot] = {}
@@ -127,25 +130,29 @@ class WorkingCache(Cache):
         return state_layers.nbytes(self._state.values()) + sum(one.nbytes for one in self.checkpoints.values())
 
     @property
-    def touched_bytes(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes of memory behind them, slack included."""
-        return self.arena.touched_bytes(self.length) + self.state_bytes
+        return self.arena.held_bytes(self.length) + self.state_bytes
 
     def reserve(self, num_tokens: int) -> None:
         """Make room for `num_tokens`; copies the cache where memory is not reserved ahead."""
         if num_tokens <= self.arena.capacity:
+            self.arena.touched_tokens = max(self.arena.touched_tokens, num_tokens)
             return
-        old, filled = self.arena, max((layer.length for layer in self._full), default=0)
-        self.arena = KVArena(old.geometry, grown_capacity(num_tokens), self._device)
+        old, filled = self.arena, self._filled
+        self.arena = reserve_arena(old.geometry, num_tokens, self._context_length, self._device)
+        self.arena.touched_tokens = num_tokens
         self.arena.write(0, old.read(0, filled))
 
     def compact(self) -> None:
-        """Give back what a cut left unused, when it is more than the slack of a growing cache."""
-        fitting = grown_capacity(self.length)
-        if self.arena.touched_bytes(self.length) > fitting * self.geometry.bytes_per_token * 1.01:
-            old = self.arena
-            self.arena = KVArena(old.geometry, fitting, self._device)
-            self.arena.write(0, old.read(0, self.length))
+        """Give back what a cut or a recycled arena left unused, when it is more than the slack of a growing cache."""
+        old = self.arena
+        if old.held_bytes(self.length) <= grown_capacity(self.length) * self.geometry.bytes_per_token * _LITTLE_SLACK:
+            return
+        if old.trim(self.length):
+            return
+        self.arena = reserve_arena(old.geometry, self.length, self._context_length, self._device)
+        self.arena.write(0, old.read(0, self.length))
 
     def append_ids(self, token_ids: Sequence[int]) -> None:
         """Record ids that a finished forward pass has written to every layer."""
@@ -191,3 +198,8 @@ class WorkingCache(Cache):
         self.token_ids = list(token_ids)
         for layer in self._full:
             layer.length = len(token_ids)
+
+    @property
+    def _filled(self) -> int:
+        """Tokens in the fullest layer: more than `length` amid a forward pass."""
+        return max((layer.length for layer in self._full), default=0)

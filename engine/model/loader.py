@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging
 
 from engine.kv import attention, state_layers
+from engine.kv.arena import KVArena
 from engine.kv.fingerprint import Fingerprint, hash_weights
 from engine.kv.geometry import KVGeometry, LayerShape
 from engine.kv.working_cache import WorkingCache
@@ -61,10 +62,13 @@ class LoadedModel:
     def can_persist(self) -> bool:
         return self.info.cannot_resume_reason is None
 
-    def new_cache(self, num_tokens: int = 0) -> WorkingCache:
-        """An empty cache for this model, with room for `num_tokens` from the start. Raises on lack of memory."""
+    def new_cache(self, num_tokens: int = 0, arena: KVArena | None = None) -> WorkingCache:
+        """An empty cache for this model, with room for `num_tokens` from the start, or in memory that is there.
+
+        Raises RuntimeError when memory runs out.
+        """
         stock = stock_layers(self.config, self.num_layers)
-        return WorkingCache(self.geometry, stock, self.info.context_length, self.device, num_tokens)
+        return WorkingCache(self.geometry, stock, self.info.context_length, self.device, num_tokens, arena)
 
 
 def load_model(path: Path, weights: Weights, config: EngineConfig, report: ReportStage) -> LoadedModel:

@@ -263,7 +263,9 @@ class ConversationCache:
 @dataclass(frozen=True, slots=True)
 class CacheReported:
     """The whole cache. `memory_bytes` and `disk_bytes` count what is shared once: they are the sums of the tensors and
-    of the files. `waste_ratio` is the share of the buffers that holds no cached token."""
+    of the files. `waste_ratio` is the share of the chats' buffers that holds no cached token; `spare_bytes` of the
+    memory belong to no chat, but are kept ready for the next one.
+    """
 
     request_id: str | None
     budget_bytes: int
@@ -274,6 +276,7 @@ class CacheReported:
     conversations: tuple[ConversationCache, ...]
     device_bytes: int = 0
     disk_cap_bytes: int | None = None
+    spare_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

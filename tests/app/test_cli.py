@@ -581,7 +581,7 @@ def test_cache_lists_every_conversation_even_a_cold_one(ember):
     conversation_id = ember("ask", "--json", "안녕").content["conversation_id"]
     content = ember("cache", "--json").content
     (row,) = content.pop("conversations")
-    extras = {name: content.pop(name) for name in ("device_bytes", "disk_cap_bytes")}
+    extras = {name: content.pop(name) for name in ("device_bytes", "disk_cap_bytes", "spare_bytes")}
     assert content == {
         "budget_bytes": 2048 * 1024**2,
         "memory_bytes": 0,
@@ -589,7 +589,7 @@ def test_cache_lists_every_conversation_even_a_cold_one(ember):
         "shared_bytes": 0,
         "waste_ratio": 0.0,
     }
-    assert extras == {"device_bytes": 0, "disk_cap_bytes": 20_480 * 1024**2}
+    assert extras == {"device_bytes": 0, "disk_cap_bytes": 20_480 * 1024**2, "spare_bytes": 0}
     row_extras = {name: row.pop(name) for name in ("waste_bytes", "is_pinned")}
     assert row == {
         "id": conversation_id,
