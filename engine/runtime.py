@@ -130,7 +130,7 @@ class Runtime:
             Role.ASSISTANT, finished.text, finished.token_ids if finished.ids_match_text and finished.text else None
         )
         active = caches.active_cache(command.conversation_id)
-        if active is not None and finished.text and not is_wanted():
+        if active is not None and model.can_persist and finished.text and not is_wanted():
             with contextlib.suppress(EngineError):  # a template that takes no further question
                 ids = model.history.next_prompt_prefix([*command.messages, reply], started_on=command.started_on)
                 self._follow(command.conversation_id, active, ids, is_wanted)
@@ -203,13 +203,13 @@ class Runtime:
 
     def _free_memory(self, conversation_id: str) -> bool:
         """A forward pass ran out of memory: put other chats away; whether to try again."""
-        _, caches = self._loaded()
+        model, caches = self._loaded()
         has_freed = caches.give_way(conversation_id)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self._ran_out_of_memory = self._ran_out_of_memory or has_freed
-        return has_freed
+        return has_freed and model.can_persist  # another model may have state that the failed pass left half changed
 
     def _save_ended(self, result: SaveResult) -> None:
         """On the saver's thread."""

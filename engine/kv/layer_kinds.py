@@ -90,6 +90,11 @@ def kind_of(layer: object) -> LayerKind:
     return KINDS[stock_class(layer)]
 
 
+def is_listed(layer: object) -> bool:
+    """Whether its attributes can be taken and put back at all."""
+    return stock_class(layer) in KINDS
+
+
 def is_known(layer: object) -> bool:
     """Whether the class is listed, with no attribute that is not, and is not keeping its past for a rollback."""
     kind = KINDS.get(type(layer))

@@ -109,6 +109,8 @@ class CacheManager:
         started = time.perf_counter()
         limit = len(token_ids) - 1
         resident = self._resident(conversation_id, is_incognito)
+        if not self._model.can_persist:
+            resident.give_up()  # what such a model remembers need not be in its cache: every turn begins anew
         known_length, was_active = resident.length, resident.working is not None
         common = common_prefix(resident.token_ids, token_ids)
         cache = resident.working
@@ -145,7 +147,9 @@ class CacheManager:
     def settle(self, conversation_id: str) -> None:
         """After a turn: remember where a cache that cannot be cropped stands, and give back what a cut left unused."""
         resident = self._residents.get(conversation_id)
-        if resident is not None and resident.working is not None:
+        if resident is not None and not self._model.can_persist:
+            resident.give_up()
+        elif resident is not None and resident.working is not None:
             resident.working.checkpoint()
             resident.working.compact()
 
@@ -303,7 +307,7 @@ class CacheManager:
 
     def _fill_from_memory(self, cache: WorkingCache, resident: Resident, token_ids: Sequence[int]) -> Resident | None:
         """Copy the longest known prefix into `cache`; returns the other conversation it came from, if one did."""
-        if cache.length == len(token_ids):
+        if cache.length == len(token_ids) or not self._model.can_persist:
             return None
         best, best_length = None, cache.length
         donors = [one for one in self.residents if one is not resident and one.is_exact and not one.is_incognito]
@@ -364,6 +368,8 @@ class CacheManager:
 
     def _why(self, conversation_id: str, token_ids: Sequence[int], known_length: int, common: int, reused: int) -> Miss:
         """Why less than the history could be reused."""
+        if not self._model.can_persist:
+            return Miss(MissCode.CANNOT_RESUME, {"detail": self._model.info.cannot_resume_reason or ""})
         if known_length > reused:
             if common > reused:
                 return Miss(MissCode.NO_CHECKPOINT, {"token": str(reused)})
@@ -376,8 +382,6 @@ class CacheManager:
             if common_prefix(manifest.token_ids, token_ids) <= reused:
                 return Miss(MissCode.HISTORY_CHANGED, {"token": str(reused)})
             return miss_of(lost) if lost is not None else Miss(MissCode.NO_CHECKPOINT, {"token": str(reused)})
-        if not self._model.can_persist:
-            return Miss(MissCode.CANNOT_RESUME, {"detail": self._model.info.cannot_resume_reason or ""})
         if conversation_id in self._evicted:
             return Miss(MissCode.EVICTED)
         if lost is not None:

@@ -80,8 +80,8 @@ def load(layers: Mapping[int, object], state: StateSnapshot, device: torch.devic
 
 
 def reset(layers: Iterable[object]) -> None:
-    """Make the layers as new, dropping their tensors."""
-    for layer in layers:
+    """Make the layers as new, dropping their tensors. Unknown ones stay: their cache is thrown away as a whole."""
+    for layer in filter(layer_kinds.is_listed, layers):
         fresh = vars(layer_kinds.stock_class(layer)(**layer_kinds.arguments(layer)))
         for name in layer_kinds.kind_of(layer).attributes:
             vars(layer).pop(name, None)
@@ -90,8 +90,13 @@ def reset(layers: Iterable[object]) -> None:
 
 def nbytes(layers: Iterable[object]) -> int:
     """Bytes of memory behind the tensors of live layers: a sliding layer keeps all of its last chunk alive."""
-    storages = [tensor.untyped_storage() for layer in layers for tensor in layer_kinds.tensors(layer).values()]
+    storages = [tensor.untyped_storage() for layer in layers for tensor in _live_tensors(layer)]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def _live_tensors(layer: object) -> list[torch.Tensor]:
+    values = layer_kinds.tensors(layer) if layer_kinds.is_listed(layer) else vars(layer)
+    return [value for value in values.values() if isinstance(value, torch.Tensor)]
 
 
 def to_tensors(state: StateSnapshot) -> list[tuple[str, torch.Tensor]]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
 
-from engine.kv import state_layers
+from engine.kv import layer_kinds, state_layers
 from engine.kv.arena import KVArena, grown_capacity, reserve_arena
 from engine.kv.geometry import KVGeometry
 from engine.kv.state_layers import StateSnapshot
@@ -161,6 +161,8 @@ class WorkingCache(Cache):
     def checkpoint(self) -> None:
         """Remember the state layers as they are now, so that the cache can come back to this length."""
         if not self._state or not self.length or self.length in self.checkpoints:
+            return
+        if not all(map(layer_kinds.is_listed, self._state.values())):
             return
         self.checkpoints[self.length] = state_layers.capture(self._state, self.length)
         for position in sorted(self.checkpoints)[:-_MAX_CHECKPOINTS]:
