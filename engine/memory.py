@@ -18,4 +18,5 @@ def read_memory(device_type: str) -> MemoryReading:
         import torch  # noqa: PLC0415 - only ever reached on the inference thread, long after torch is loaded
 
         device_free, device_total = torch.cuda.mem_get_info()
+        device_free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # what torch keeps for its next use
     return MemoryReading(_PROCESS.memory_info().rss, host.available, host.total, device_free, device_total)

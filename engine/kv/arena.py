@@ -61,7 +61,7 @@ class KVArena:
     def write(self, start: int, tensors: Sequence[torch.Tensor]) -> None:
         """Copy one tensor per group, `[regions, n, kv_heads, head_dim]`, to the positions from `start` on."""
         for mine, tensor in zip(self.groups, tensors, strict=True):
-            mine[:, start : start + tensor.shape[1]].copy_(tensor, non_blocking=True)
+            mine[:, start : start + tensor.shape[1]].copy_(tensor, non_blocking=mine.device.type != "cpu")
 
     def read(self, start: int, stop: int) -> list[torch.Tensor]:
         """Views of the positions from `start` to `stop`, one per group."""

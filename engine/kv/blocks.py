@@ -66,7 +66,7 @@ class Block:
             arena.write(start, [tensor[:, :num_tokens] for tensor in whole])
 
     def to_host(self) -> None:
-        """Move the data to host memory."""
+        """Move the data to host memory; it is there on return."""
         if self.encoded is not None:
             groups = (EncodedGroup(*(tensor.to("cpu") for tensor in group)) for group in self.encoded.groups)
             self.encoded = EncodedBlock(self.encoded.codec, tuple(groups))
@@ -83,17 +83,27 @@ class BlockPool:
         self.device_bytes = 0
         self._by_key: dict[bytes, Block] = {}
 
-    def obtain(self, parent: bytes | None, token_ids: Sequence[int], tensors: Sequence[torch.Tensor]) -> Block:
+    def obtain(
+        self,
+        parent: bytes | None,
+        token_ids: Sequence[int],
+        tensors: Sequence[torch.Tensor],
+        *,
+        is_on_host: bool = False,
+    ) -> Block:
         """The block with this content, with one more reference: the one that exists, else a copy of `tensors`.
 
-        Without `parent` it is private: neither shared nor found.
+        Without `parent` it is private: neither shared nor found. `is_on_host`: a copy is made in host memory.
         """
         key = child_key(parent, token_ids) if parent is not None else None
         known = self.find(key, token_ids) if key is not None else None
         if known is not None:
             known.refs += 1
             return known
-        copies = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
+        copies = [
+            tensor.to("cpu" if is_on_host else tensor.device, copy=True, memory_format=torch.contiguous_format)
+            for tensor in tensors
+        ]
         block = Block(key, tuple(token_ids), copies)
         self._count(block, 1)
         if key is not None:
@@ -134,10 +144,9 @@ class BlockPool:
 
     def move_to_host(self, block: Block) -> int:
         """Returns the bytes freed on the device."""
-        self._count(block, -1)
         freed = block.nbytes if block.place != "cpu" else 0
         block.to_host()
-        self._count(block, 1)
+        self.device_bytes -= freed
         return freed
 
     def _count(self, block: Block, sign: int) -> None:

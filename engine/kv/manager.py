@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.kv import transfer
 from engine.kv.arena import KVArena, prefers_lazy, reserve_arena
 from engine.kv.block_keys import root_key
 from engine.kv.blocks import BlockPool
@@ -175,7 +176,12 @@ class CacheManager:
         for key, resident in self._residents.items():
             if key != conversation_id and resident.working is not None and not self.persistence.writer.is_pending(key):
                 arena = resident.working.arena
-                resident.park()
+                try:
+                    resident.park()
+                except (RuntimeError, MemoryError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    continue  # it stays as it is; the pressure policy sees to it
                 if arena.is_lazy and arena.held_bytes(0) <= _SPARE_BYTES:
                     self._spare = arena
         self._release_doubled()
@@ -241,7 +247,8 @@ class CacheManager:
         if self._model.device.type == "cpu":
             return 0
         return self.pool.device_bytes + sum(
-            one.working.held_bytes for one in self._residents.values() if one.working is not None
+            one.working.held_bytes if one.working is not None else one.device_state_bytes
+            for one in self._residents.values()
         )
 
     def is_saved(self, resident: Resident) -> bool:
@@ -322,6 +329,7 @@ class CacheManager:
         started = time.perf_counter()
         start = 0 if not cache.can_crop else cache.length
         best.copy_to(cache, start, best_length)
+        transfer.synchronize(self._model.device)
         self.rates.memory_read((best_length - start) * self._model.geometry.bytes_per_token, started, best)
         return best if best is not resident else None
 

@@ -118,26 +118,26 @@ class Persistence:
         end = first * CHUNK_TOKENS + sum(ref.tokens for ref in refs)
         cache.reserve(end)
         upload = transfer.ArenaUpload(cache.arena, start, end)
-        jobs: list[ChunkJob] = []
-        for index, ref in enumerate(refs, first):
-            at = index * CHUNK_TOKENS
-            specs = self._specs(ref.tokens)
-            regions = upload.regions(max(at, start), at + ref.tokens)
-            # What the cache has already is read aside: a damaged file must not spoil it.
-            pieces = [
-                (memoryview(bytearray(spec.nbytes - len(region))), region)
-                for spec, region in zip(specs, regions, strict=True)
-            ]
-            ids = manifest.token_ids[at : at + ref.tokens]
-            jobs.append(ChunkJob(ref, ids, specs, pieces))
-        result = self._reader.read_chunks(jobs, is_cancelled)
-        intact = min(stop, first * CHUNK_TOKENS + sum(ref.tokens for ref in refs[: result.num_intact]))
-        miss = None
-        if result.problem is not None:
-            miss = self._drop(result.problem, is_state=False)
-        if intact > start:
-            upload.upload(start, intact)
+        intact, bytes_read, seconds, miss = start, 0, 0.0, None
+        try:
+            for done in range(0, len(refs), upload.batch_chunks):
+                batch = refs[done : done + upload.batch_chunks]
+                upload.begin(intact)
+                result = self._reader.read_chunks(
+                    self._jobs(manifest, batch, first + done, intact, upload), is_cancelled
+                )
+                bytes_read, seconds = bytes_read + result.bytes_read, seconds + result.seconds
+                reached = (first + done) * CHUNK_TOKENS + sum(ref.tokens for ref in batch[: result.num_intact])
+                if reached > intact:
+                    upload.upload(intact, reached)
+                    intact = reached
+                if result.problem is not None:
+                    miss = self._drop(result.problem, is_state=False)
+                if result.num_intact < len(batch):
+                    break
+        finally:
             upload.finish()
+        intact = min(stop, intact)
         state: StateSnapshot | None = None
         if not cache.can_crop:
             state, problem = self._best_state(manifest, intact)
@@ -145,7 +145,26 @@ class Persistence:
             intact = state.position if state else 0
         if intact > start:
             cache.publish(manifest.token_ids[:intact], state)
-        return Restored(cache.length, result.bytes_read, result.seconds, miss)
+        return Restored(cache.length, bytes_read, seconds, miss)
+
+    def _jobs(
+        self, manifest: Manifest, refs: Sequence[ChunkRef], first: int, start: int, upload: transfer.ArenaUpload
+    ) -> list[ChunkJob]:
+        """What to read, from chunk number `first` on, into the memory of `upload`.
+
+        What the cache holds already, before `start`, is read aside: a damaged file must not spoil it.
+        """
+        jobs: list[ChunkJob] = []
+        for index, ref in enumerate(refs, first):
+            at = index * CHUNK_TOKENS
+            specs = self._specs(ref.tokens)
+            regions = upload.regions(max(at, start), at + ref.tokens)
+            pieces = [
+                (memoryview(bytearray(spec.nbytes - len(region))), region)
+                for spec, region in zip(specs, regions, strict=True)
+            ]
+            jobs.append(ChunkJob(ref, manifest.token_ids[at : at + ref.tokens], specs, pieces))
+        return jobs
 
     def usable(self, manifest: Manifest, shared: int, cache: WorkingCache) -> int:
         """How many of the `shared` leading tokens this manifest can give to `cache`."""

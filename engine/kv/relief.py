@@ -104,34 +104,37 @@ class Relief:
         resident = next((one for one in self._caches.residents if one.conversation_id == action.conversation_id), None)
         if resident is None:
             return
-        before = self._caches.memory_bytes
-        freed: int | None = None
+        before = self._bytes_where_freed(action.kind)
         match action.kind:
             case PressureKind.SAVE:
                 self._save(resident)
-            case PressureKind.QUANTIZE:
-                self._quantize(resident)
-            case PressureKind.TO_HOST:
-                resident.park()
-                freed = resident.move_to_host()
+            case PressureKind.QUANTIZE | PressureKind.TO_HOST:
+                self._make_smaller(resident, action.kind)
             case PressureKind.DROP:
                 self._caches.drop(action.conversation_id)
         self._on_pressure(
             PressureActed(
                 conversation_id=action.conversation_id,
                 action=str(action.kind),
-                bytes_freed=before - self._caches.memory_bytes if freed is None else freed,
+                bytes_freed=before - self._bytes_where_freed(action.kind),
                 comes_back_s=action.comes_back_s,
                 memory_bytes=self._caches.memory_bytes,
                 budget_bytes=self._config.memory_budget_bytes,
             )
         )
 
-    def _quantize(self, resident: Resident) -> None:
+    def _bytes_where_freed(self, kind: PressureKind) -> int:
+        return self._caches.device_bytes if kind is PressureKind.TO_HOST else self._caches.memory_bytes
+
+    def _make_smaller(self, resident: Resident, kind: PressureKind) -> None:
         """Where there is not even memory for that, or a number that no codec takes, the chat is put away instead."""
         try:
-            resident.park()
-            resident.quantize()
+            if kind is PressureKind.QUANTIZE:
+                resident.park()
+                resident.quantize()
+            else:
+                resident.park(is_to_host=True)
+                resident.move_to_host()
         except (RuntimeError, MemoryError, ValueError) as error:
             if not isinstance(error, ValueError) and not is_out_of_memory(error):
                 raise

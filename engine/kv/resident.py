@@ -77,8 +77,13 @@ class Resident:
     def place(self) -> str:
         if self.working is not None:
             return self.working.arena.device.type
-        places = {block.place for block in self.blocks}
-        return "cuda" if "cuda" in places else "cpu"
+        is_on_device = self.device_state_bytes or any(block.place == "cuda" for block in self.blocks)
+        return "cuda" if is_on_device else "cpu"
+
+    @property
+    def device_state_bytes(self) -> int:
+        """Bytes of a parked cache's checkpoints that are on the GPU."""
+        return sum(state.device_bytes for state in self._states.values())
 
     def precision(self, full: str) -> str:
         """Of what is cached; `full` is the name of the unquantized one."""
@@ -124,8 +129,11 @@ class Resident:
         self.working = cache
         self._parked_ids, self._states = [], {}
 
-    def park(self) -> None:
-        """Turn the contiguous cache into blocks, sharing those that exist already, and free it."""
+    def park(self, *, is_to_host: bool = False) -> None:
+        """Turn the contiguous cache into blocks, sharing those that exist already, and free it.
+
+        `is_to_host`: new blocks go there at once, as the device may have no room for both.
+        """
         cache = self.working
         if cache is None:
             return
@@ -136,7 +144,8 @@ class Resident:
             parent = self.blocks[-1].key
         for start in range(len(self.blocks) * BLOCK_TOKENS, len(ids), BLOCK_TOKENS):
             stop = min(start + BLOCK_TOKENS, len(ids))
-            block = self._pool.obtain(parent, ids[start:stop], cache.arena.read(start, stop))
+            data = cache.arena.read(start, stop)
+            block = self._pool.obtain(parent, ids[start:stop], data, is_on_host=is_to_host)
             self.blocks.append(block)
             parent = block.key
         cache.checkpoint()
@@ -157,8 +166,12 @@ class Resident:
         return freed
 
     def move_to_host(self) -> int:
-        """Returns the bytes freed on the device."""
-        return sum(self._pool.move_to_host(block) for block in self.blocks) if self.working is None else 0
+        """Of a parked cache. Returns the bytes freed on the device."""
+        if self.working is not None:
+            return 0
+        freed = self.device_state_bytes
+        self._states = {position: state.on_host() for position, state in self._states.items()}
+        return freed + sum(self._pool.move_to_host(block) for block in self.blocks)
 
     def give_up(self) -> None:
         """Free everything."""

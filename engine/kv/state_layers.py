@@ -39,6 +39,22 @@ class StateSnapshot:
     def nbytes(self) -> int:
         return sum(tensor.nbytes for state in self.layers.values() for tensor in state.tensors.values())
 
+    @property
+    def device_bytes(self) -> int:
+        """Of them, those on the GPU."""
+        tensors = [tensor for state in self.layers.values() for tensor in state.tensors.values()]
+        return sum(tensor.nbytes for tensor in tensors if tensor.device.type != "cpu")
+
+    def on_host(self) -> StateSnapshot:
+        """The same in host memory; itself if it is there."""
+        if not self.device_bytes:
+            return self
+        layers = {
+            index: LayerState(one.kind, {name: tensor.cpu() for name, tensor in one.tensors.items()}, one.numbers)
+            for index, one in self.layers.items()
+        }
+        return StateSnapshot(self.position, layers)
+
 
 def is_full(layer: object) -> bool:
     """Whether it is exactly a plain full-attention layer, which belongs in the arena."""

@@ -183,7 +183,7 @@ class WorkingCache(Cache):
         if self._state and (length < self.length or is_torn):
             length = max((position for position in self.checkpoints if position <= length), default=0)
             if length:
-                state_layers.load(self._state, self.checkpoints[length])
+                state_layers.load(self._state, self.checkpoints[length], self._device)
             else:
                 state_layers.reset(self._state.values())
         self.checkpoints = {position: state for position, state in self.checkpoints.items() if position <= length}

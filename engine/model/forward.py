@@ -8,7 +8,17 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import PreTrainedModel
 
+from engine.kv.transfer import synchronize
 from engine.kv.working_cache import WorkingCache
+
+# torch's for the host on Linux, macOS and Windows; the driver's; and those of the libraries that allocate by themselves
+_OUT_OF_MEMORY_WORDS = (
+    "can't allocate memory",
+    "not enough memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 
 
 class ForwardPass:
@@ -62,6 +72,7 @@ class ForwardPass:
             )
             output = self._model(input_ids=input_ids, cache=cache, use_cache=True, **positions, **self._extra)
             logits: torch.Tensor = output.logits[0, -1].float()
+            synchronize(self._device)  # errors show here, cancelling acts at once, and times are true
         except BaseException:
             cache.rollback(before, is_torn=True)
             raise
@@ -72,4 +83,6 @@ class ForwardPass:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether torch could not get memory, on a device or on the host."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_WORDS)
+    )

@@ -20,7 +20,7 @@ from engine.kv.fingerprint import Fingerprint, hash_weights
 from engine.kv.geometry import KVGeometry, LayerShape
 from engine.kv.working_cache import WorkingCache
 from engine.model.chat_template import ChatTemplate
-from engine.model.forward import ForwardPass
+from engine.model.forward import ForwardPass, is_out_of_memory
 from engine.model.gguf_import import convert_gguf, converted_folder
 from engine.model.model_files import check_weights, read_config, tokenizer_id
 from engine.model.tokens import HistoryTokens
@@ -96,7 +96,9 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
     forward = ForwardPass(model, device)
     try:
         probe = _probe_cache(model, device, dtype)
-    except (TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+    except (torch.OutOfMemoryError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+        if is_out_of_memory(error):
+            raise _needs_memory(path) from error
         raise NotALanguageModelError(
             f"{name} ({raw_config['model_type']}) cannot run with a KV cache that Ember knows"
             f" ({_first_line(error)}); choose another model.",
@@ -189,17 +191,9 @@ def _load_weights(folder: Path, weights: Weights, dtype: torch.dtype, device: to
             local_files_only=True,
             output_loading_info=True,
         )
-    except torch.OutOfMemoryError as error:
-        raise ModelNeedsMemoryError(
-            f"The weights of {folder.name} do not fit into memory; choose 8-bit or 4-bit weights or a smaller model.",
-            path=str(folder),
-        ) from error
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError) as error:
-        if "can't allocate memory" in str(error):
-            raise ModelNeedsMemoryError(
-                f"The weights of {folder.name} do not fit into memory; choose 4-bit weights or a smaller model.",
-                path=str(folder),
-            ) from error
+        if is_out_of_memory(error):
+            raise _needs_memory(folder) from error
         raise ModelDamagedError(
             f"The model in {folder} cannot be loaded ({_first_line(error)}); download it again.", path=str(folder)
         ) from error
@@ -216,6 +210,13 @@ def _load_weights(folder: Path, weights: Weights, dtype: torch.dtype, device: to
     model.eval()
     _choose_attention(model)
     return model
+
+
+def _needs_memory(path: Path) -> ModelNeedsMemoryError:
+    return ModelNeedsMemoryError(
+        f"The weights of {path.name} do not fit into memory; choose 8-bit or 4-bit weights or a smaller model.",
+        path=str(path),
+    )
 
 
 def _choose_attention(model: PreTrainedModel) -> None:
