@@ -398,7 +398,11 @@ class CacheManager:
 
     def _other_fingerprint(self, conversation_id: str) -> Miss | None:
         """The reason when the conversation is kept under another model or other settings."""
-        for fingerprint in self._files.fingerprints():
+        try:
+            fingerprints = self._files.fingerprints()
+        except OSError:  # the reason is not worth the reply
+            return None
+        for fingerprint in fingerprints:
             path = self._files.manifest_path(fingerprint, conversation_id)
             fields = self._files.fingerprint_fields(path.parent.parent.name) if path.is_file() else None
             if fields is not None and fingerprint != self._model.fingerprint.digest:

@@ -345,13 +345,16 @@ def run_rounds(
     real = [world for world in worlds if world.name == "real"]
     tiny = [world for world in worlds if world.name != "real"]
     rounds: list[Round] = []
-    for number in numbers:
-        rng = random.Random(f"world {seed}/{number}")
-        is_real = bool(real) and (not tiny or rng.randrange(100) < real_percent)
-        rounds.append(
-            run_round(number, seed, rng.choice(real if is_real else tiny), kinds[number % len(kinds)], scratch)
-        )
-        on_round(rounds[-1])
+    gc.freeze()  # the models stay: what each start's end collects is only what that start left
+    try:
+        for number in numbers:
+            rng = random.Random(f"world {seed}/{number}")
+            is_real = bool(real) and (not tiny or rng.randrange(100) < real_percent)
+            world, kind = rng.choice(real if is_real else tiny), kinds[number % len(kinds)]
+            rounds.append(run_round(number, seed, world, kind, scratch))
+            on_round(rounds[-1])
+    finally:
+        gc.unfreeze()
     return rounds
 
 
@@ -410,7 +413,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         worlds = [] if options.real else tiny_worlds(folder)
         if options.real or options.real_percent:
             worlds.append(real_world(folder, resources_dir() / "models" / "SmolLM2-135M-Instruct"))
-        gc.freeze()  # the models stay; each round's end looks at what it left only
         say(f"{', '.join(world.name for world in worlds)}: ready")
         rounds = run_rounds(
             worlds,

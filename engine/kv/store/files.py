@@ -126,8 +126,11 @@ class StoreFiles:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def _read_fingerprint(self, folder: Path) -> tuple[str, dict[str, Any]] | None:
+        path = folder / FINGERPRINT_NAME
+        if not path.is_file():  # a folder, a loop of links or a pipe will never be read
+            return None
         try:
-            with (folder / FINGERPRINT_NAME).open("rb") as file:
+            with path.open("rb") as file:
                 data = file.read(_MAX_FINGERPRINT_BYTES + 1)
             digest = hashlib.sha256(data).hexdigest()
             if len(data) > _MAX_FINGERPRINT_BYTES or not digest.startswith(folder.name):

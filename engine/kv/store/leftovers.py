@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 
-from engine.kv.store.files import FINGERPRINT_NAME, StoreFiles
+from engine.kv.store.files import DATA_SUFFIX, FINGERPRINT_NAME, MANIFEST_SUFFIX, StoreFiles
 from engine.kv.store.scan import scan_folder
 from engine.kv.store.scratch_file import TEMPORARY_SUFFIX
 
@@ -33,4 +33,7 @@ def _clear_folder(files: StoreFiles, fingerprint: str) -> None:
         doomed += [files.path(fingerprint, name) for name in scan.sizes.keys() - scan.referenced()]
     for path in doomed:
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+            if path.suffix in (DATA_SUFFIX, MANIFEST_SUFFIX) and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)  # it has the name of a file and would keep it from being written
+            else:
+                path.unlink(missing_ok=True)

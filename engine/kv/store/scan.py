@@ -85,6 +85,9 @@ def _add_file(scan: FolderScan, entry: os.DirEntry[str], shard: str, *, is_state
     if key == entry.name or not KEY.fullmatch(key) or key[:2] != shard:
         scan.strangers.append(Path(entry.path))
         return
+    if not entry.is_file(follow_symlinks=False):
+        scan.strangers.append(Path(entry.path))
+        return
     try:
         scan.sizes[FileName(key, is_state)] = entry.stat(follow_symlinks=False).st_size
     except FileNotFoundError:
@@ -97,6 +100,10 @@ def _add_manifest(scan: FolderScan, files: StoreFiles, entry: os.DirEntry[str], 
     path = Path(entry.path)
     if path.suffix != MANIFEST_SUFFIX:
         scan.strangers.append(path)
+        return
+    if not entry.is_file(follow_symlinks=False):
+        scan.strangers.append(path)
+        files.lost[path.stem] = StoreProblem.FOREIGN
         return
     try:
         manifest, nbytes = read_manifest(path, fingerprint)
@@ -129,5 +136,7 @@ def _entries(folder: Path, scan: FolderScan) -> Iterator[os.DirEntry[str]]:
             yield from list(found)
     except FileNotFoundError:
         return
+    except NotADirectoryError:
+        scan.strangers.append(folder)
     except OSError:
         scan.is_complete = False
