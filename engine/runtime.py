@@ -64,7 +64,6 @@ class Runtime:
         self._caches: CacheManager | None = None
         self._memory_bytes = 0  # after the last command; the saver's thread must not walk the caches
         self._unreported_load_s = 0.0
-        self._ran_out_of_memory = False
 
     def begin_work(self) -> None:
         """Snapshots are written only while this thread is idle."""
@@ -104,7 +103,7 @@ class Runtime:
     def generate(self, command: Generate, is_cancelled: Callable[[], bool]) -> Finished:
         model, caches = self._loaded()
         load_s, self._unreported_load_s = self._unreported_load_s, 0.0
-        self._ran_out_of_memory = False
+        given_way_before = caches.times_given_way
         model.forward.on_out_of_memory = lambda: self._free_memory(command.conversation_id)
         turn = Turn(command, model, caches, self._config.prefill_chunk, load_s, self._emit, is_cancelled)
         try:
@@ -116,7 +115,7 @@ class Runtime:
             raise OutOfMemoryError(
                 "Memory ran out while replying; other chats were put away, so send the message again."
             ) from error
-        if self._ran_out_of_memory:
+        if caches.times_given_way > given_way_before:
             finished = dataclasses.replace(finished, notes=(*finished.notes, _OUT_OF_MEMORY_NOTE))
         return finished
 
@@ -208,7 +207,6 @@ class Runtime:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        self._ran_out_of_memory = self._ran_out_of_memory or has_freed
         return has_freed and model.can_persist  # another model may have state that the failed pass left half changed
 
     def _save_ended(self, result: SaveResult) -> None:

@@ -31,6 +31,7 @@ class KVArena:
     Raises RuntimeError (torch's out-of-memory) when the memory cannot be had.
     """
 
+    @torch.inference_mode(False)  # grown amid a forward pass, it is written to outside of one as well
     def __init__(
         self,
         geometry: KVGeometry,

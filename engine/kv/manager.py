@@ -60,9 +60,11 @@ class CacheManager:
         kv_dir: Path | None = None,
     ) -> None:
         self.pinned: frozenset[str] = frozenset()
+        self.times_given_way = 0
         self.rates = MeasuredRates()
         self._model = model
         self._config = config
+        self._on_saved = on_saved
         self._files = StoreFiles(kv_dir or config.kv_dir, FORMAT_VERSION)
         remove_leftovers(self._files)
         limits = Limits(config.disk_cap_bytes, config.disk_floor_bytes)
@@ -95,7 +97,7 @@ class CacheManager:
         try:
             return self._activate(conversation_id, token_ids, history_tokens, is_incognito, is_cancelled)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error) or not self._relief.emergency(conversation_id):
+            if not is_out_of_memory(error) or not self.give_way(conversation_id):
                 raise
         return self._activate(conversation_id, token_ids, history_tokens, is_incognito, is_cancelled)
 
@@ -118,12 +120,12 @@ class CacheManager:
         if cache is not None and min(common, limit) < cache.length:
             self.persistence.writer.release(conversation_id)
             cache.rollback(min(common, limit))
-        donor: Resident | None = None
         if cache is None:
             cache = self._new_cache(len(token_ids), resident)
+        was_exact = cache.is_exact
         donor = self._fill_from_memory(cache, resident, token_ids[:limit])
         restored = self._fill_from_disk(cache, resident, token_ids[:limit], is_cancelled)
-        if cache is not resident.working:
+        if cache is not resident.working or cache.is_exact is not was_exact:
             resident.activate(cache, donor)
         self._release_doubled()
         reused = cache.length
@@ -163,8 +165,11 @@ class CacheManager:
             return SaveProblem.NOTHING_CACHED, ""
         if resident.is_incognito:
             return SaveProblem.INCOGNITO, ""
-        if not resident.is_exact and self._exact_manifest(conversation_id) is not None:
-            return None  # the disk holds what was computed in full precision: worth more than this
+        exact = self._exact_manifest(conversation_id)
+        if not resident.is_exact and exact is not None:  # worth more than this, so it stays; that is told all the same
+            nbytes = self.persistence.catalog.disk_bytes(conversation_id)
+            self._on_saved(SaveResult(conversation_id, request_id, len(exact.token_ids), 0, nbytes, 0.0))
+            return None
         try:
             self.persistence.save(resident, request_id)
         except OSError as error:
@@ -189,7 +194,9 @@ class CacheManager:
 
     def give_way(self, conversation_id: str) -> bool:
         """Memory ran out: put away everything but one conversation. Returns whether that freed anything."""
-        return self._relief.emergency(conversation_id)
+        has_freed = self._relief.emergency(conversation_id)
+        self.times_given_way += has_freed
+        return has_freed
 
     # -- forgetting ------------------------------------------------------------------------------------------------
 
@@ -327,7 +334,9 @@ class CacheManager:
         if best is None or (best is resident and self._comes_back_exact(resident, token_ids, best_length)):
             return None
         started = time.perf_counter()
-        start = 0 if not cache.can_crop else cache.length
+        start = cache.length if cache.can_crop and cache.is_exact else 0  # exact all through, or not exact
+        if start < cache.length:
+            self.persistence.writer.release(resident.conversation_id)
         best.copy_to(cache, start, best_length)
         transfer.synchronize(self._model.device)
         self.rates.memory_read((best_length - start) * self._model.geometry.bytes_per_token, started, best)
@@ -338,7 +347,7 @@ class CacheManager:
         if resident.is_exact:
             return False
         found = self.persistence.catalog.longest_prefix(token_ids, resident.conversation_id)
-        if found is None:
+        if found is None or found[1] < in_memory // 2:  # another chat's first words, most likely
             return False
         rest = max(0, in_memory - found[1])
         return self.rates.load_s(found[1] * self._bytes_per_token) + self.rates.prefill_s(rest) <= EXACT_WAIT_S
@@ -380,7 +389,7 @@ class CacheManager:
             return Miss(MissCode.CANNOT_RESUME, {"detail": self._model.info.cannot_resume_reason or ""})
         if known_length > reused:
             if common > reused:
-                return Miss(MissCode.NO_CHECKPOINT, {"token": str(reused)})
+                return self._why_shorter(conversation_id, reused)
             return Miss(MissCode.HISTORY_CHANGED, {"token": str(common)})
         manifest = self.persistence.catalog.manifest(conversation_id)
         if manifest is not None and manifest.template != self.persistence.template:
@@ -395,6 +404,12 @@ class CacheManager:
         if lost is not None:
             return miss_of(lost)
         return self._other_fingerprint(conversation_id) or Miss(MissCode.NOT_SAVED)
+
+    def _why_shorter(self, conversation_id: str, reused: int) -> Miss:
+        """Why less was taken over than is cached and agrees: no checkpoint there, or full precision was quicker had."""
+        if self._residents[conversation_id].has_states:
+            return Miss(MissCode.NO_CHECKPOINT, {"token": str(reused)})
+        return Miss(MissCode.READING_IS_FASTER)
 
     def _other_fingerprint(self, conversation_id: str) -> Miss | None:
         """The reason when the conversation is kept under another model or other settings."""

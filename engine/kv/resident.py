@@ -101,6 +101,7 @@ class Resident:
 
     def copy_to(self, cache: WorkingCache, start: int, stop: int) -> None:
         """Write positions `start` to `stop` into another cache, and publish them with the state at `stop`."""
+        cache.reserve(stop)
         if self.working is not None:
             cache.arena.write(start, self.working.arena.read(start, stop))
         position = 0
