@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.kv.restorer import SnapshotRestorer
-from engine.kv.saver import SaveResult, SnapshotSaver
-from engine.kv.snapshot_tensors import cache_bytes
+from engine.kv.geometry import KVGeometry
+from engine.kv.manager import CacheManager
+from engine.kv.store.writer import SaveResult
 from engine.kv.working_cache import WorkingCache
-from engine.model.loader import LoadedModel, load_model
+from engine.model.loader import LoadedModel, load_model, stock_layers
 from engine.protocol.config import EngineConfig, Weights
 from tests.end_to_end.conftest import long_message
 
@@ -23,30 +23,47 @@ def model(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Load
     return load_model(default_model, Weights.BITS_16, EngineConfig(folder, folder), lambda stage: None)
 
 
-def test_logits_after_a_restore_are_bit_for_bit_those_of_the_cache_never_closed(
-    model: LoadedModel, tmp_path: Path
+@pytest.fixture(scope="module")
+def ids(model: LoadedModel) -> list[int]:
+    return list(model.tokenizer.encode(long_message(30), add_special_tokens=False))
+
+
+def never_closed(model: LoadedModel, cache: WorkingCache, ids: list[int]) -> list[torch.Tensor]:
+    """Logits of a turn of 23 tokens after 700, and of twelve more tokens one by one; the cache is cut back after it."""
+    steps = [ids[700:723], *[[token] for token in ids[723:735]]]
+    logits = [model.forward(step, cache) for step in steps]
+    cache.rollback(700)
+    return logits
+
+
+@pytest.mark.parametrize("way", ["from disk", "from blocks", "from another chat's blocks"])
+def test_logits_after_coming_back_are_bit_for_bit_those_of_the_cache_never_closed(
+    model: LoadedModel, tmp_path: Path, ids: list[int], way: str
 ) -> None:
-    ids = model.tokenizer.encode(long_message(30), add_special_tokens=False)
-    head, turn = ids[:700], ids[700:723]
-    cache = model.new_cache(len(ids))
-    model.forward(head[:512], cache)
-    model.forward(head[512:], cache)
-    assert isinstance(cache, WorkingCache)
     results: queue.Queue[SaveResult] = queue.Queue()
-    saver = SnapshotSaver(results.put)
-    path = tmp_path / "c.safetensors"
-    saver.save("c", "r", path, model.fingerprint.digest, cache_bytes(cache))
-    assert results.get(timeout=60).error is None
-    assert saver.close(60)
-    assert model.geometry is not None
-    restorer = SnapshotRestorer(model.fingerprint.digest, model.geometry)
-    resumed = model.new_cache(10)
-    assert isinstance(resumed, WorkingCache)
-    restorer.restore(path, resumed, restorer.token_ids(path))
-    restorer.close()
-    steps = [turn, *[[token] for token in ids[723:735]]]
-    for step in steps:
-        assert torch.equal(model.forward(step, cache), model.forward(step, resumed))
+    config = EngineConfig(tmp_path, tmp_path)
+    caches = CacheManager(model, config, results.put, lambda event: None)
+    cache = caches.activate("a", ids[:701]).cache
+    model.forward(ids[:512], cache)
+    model.forward(ids[512:700], cache)
+    expected = never_closed(model, cache, ids)
+    asked = "a"
+    if way == "from disk":
+        assert caches.save("a", "r") is None
+        assert results.get(timeout=60).error is None
+        caches.close(60)
+        caches = CacheManager(model, config, results.put, lambda event: None)
+    else:
+        caches.activate("other", ids[40:60])
+        caches.park_others("other")
+        asked = "a" if way == "from blocks" else "b"
+    active = caches.activate(asked, ids[:723])
+    assert active.reused == 700
+    resumed = [model.forward(ids[700:723], active.cache)]
+    resumed += [model.forward([token], active.cache) for token in ids[723:735]]
+    caches.close(60)
+    for mine, theirs in zip(resumed, expected, strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_our_attention_agrees_with_the_stock_forward(model: LoadedModel, default_model: Path) -> None:
@@ -62,10 +79,8 @@ def test_our_attention_agrees_with_the_stock_forward(model: LoadedModel, default
         expected = stock(torch.tensor([ids])).logits[0, -1]
     stock.set_attn_implementation(attention.NAME)
     forward = ForwardPass(stock, torch.device("cpu"))
-    assert model.geometry is not None
-    from engine.kv.arena import KVGeometry
-
-    cache = WorkingCache(KVGeometry(model.geometry.layers, torch.float32), 512, torch.device("cpu"))
+    geometry = KVGeometry(model.geometry.layers, torch.float32)
+    cache = WorkingCache(geometry, stock_layers(model.config, model.num_layers), 512, torch.device("cpu"))
     for start in range(0, 200, 37):
         logits = forward(ids[start : start + 37], cache)
     assert (logits - expected).abs().max() < 1e-3

@@ -30,6 +30,12 @@ CONTRACT = {
 }
 
 
+def stored_files(data_dir: Path) -> list[Path]:
+    """Chunks, states and manifests of the cache."""
+    kinds = ("chunks", "states", "conversations")
+    return [file for kind in kinds for file in (data_dir / "kv").glob(f"*/{kind}/**/*") if file.is_file()]
+
+
 def test_a_long_chat_goes_on_in_a_new_process_and_reads_only_what_is_new(ember: Ember) -> None:
     first = ember.ask(long_message(50), "--new")
     chat = first["conversation_id"]
@@ -42,27 +48,29 @@ def test_a_long_chat_goes_on_in_a_new_process_and_reads_only_what_is_new(ember: 
         )
     assert first["prompt_tokens"] > 1_400
     assert first["prefilled_tokens"] == first["prompt_tokens"]
-    assert second["reused_tokens"] == first["prompt_tokens"] + len(first["token_ids"]) - 1
-    assert second["prefilled_tokens"] == second["prompt_tokens"] - second["reused_tokens"] < 20
+    read_ahead = first["prompt_tokens"] + len(first["token_ids"]) + 6  # the end of the turn and the start of the next
+    assert read_ahead - 3 <= second["reused_tokens"] <= read_ahead
+    assert second["prefilled_tokens"] == second["prompt_tokens"] - second["reused_tokens"] < 12
     assert second["miss_reason"] is None
     assert second["ttft_s"] < first["ttft_s"]
-    snapshots = list((ember.data_dir / "kv").glob("*/conversations/*.safetensors"))
-    assert [file.stat().st_size for file in snapshots] == [second["snapshot"]["bytes_total"]]
+    assert sum(file.stat().st_size for file in stored_files(ember.data_dir)) == second["snapshot"]["bytes_total"]
+    new_tokens = second["prompt_tokens"] + len(second["token_ids"]) - first["prompt_tokens"] - len(first["token_ids"])
+    assert second["snapshot"]["bytes_written"] < (1.3 * new_tokens + 256) * 23_040 + 100_000  # and one tail
     report = ember.json("cache")
     assert report["conversations"][0]["state"] == "on_disk"
-    assert report["conversations"][0]["tokens"] == second["cache"]["tokens"]
+    assert report["conversations"][0]["tokens"] >= second["cache"]["tokens"]
     assert report["disk_bytes"] == second["snapshot"]["bytes_total"]
     verified = ember.json("verify", chat)
     assert verified["equal"] is True
     assert verified["tokens_compared"] == 32
     ember.run("delete", chat)
-    assert list((ember.data_dir / "kv").glob("*/conversations/*")) == []
+    assert stored_files(ember.data_dir) == []
     assert ember.json("conversations")["conversations"] == []
 
 
 def test_a_damaged_snapshot_gives_the_right_reply_and_the_reason(ember: Ember) -> None:
     first = ember.ask(long_message(4), "--new")
-    snapshot = next((ember.data_dir / "kv").glob("*/conversations/*.safetensors"))
+    snapshot = next((ember.data_dir / "kv").glob("*/chunks/*/*.safetensors"))
     data = bytearray(snapshot.read_bytes())
     data[len(data) // 2] ^= 0x10
     snapshot.write_bytes(bytes(data))
@@ -102,7 +110,7 @@ def test_twenty_kills_in_the_middle_of_a_reply_lose_nothing_that_was_said(ember:
     assert after["reply"]
     replies = [m for m in json.loads(ember.run("show", chat, "--json"))["messages"] if m["role"] == "assistant"]
     assert len(replies) == 22
-    assert after["miss_reason"] is None
+    assert after["miss_code"] == "not_saved"  # what the killed processes had read is read again, and said so
     assert after["reused_tokens"] > 20  # the snapshot of the first turn outlived every kill
 
 
@@ -126,7 +134,7 @@ def test_a_full_disk_saves_no_snapshot_but_every_word(data_dir: Path, default_mo
     first = limited.ask(long_message(5), "--new")
     assert first["reply"]
     assert first["snapshot"]["bytes_total"] == 0
-    assert list((data_dir / "kv").glob("*/conversations/*")) == []
+    assert stored_files(data_dir) == []
     free = Ember(data_dir)
     second = free.ask("go on", "--conversation", first["conversation_id"])
     assert second["miss_reason"] == "no snapshot was kept"
