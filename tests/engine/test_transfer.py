@@ -6,39 +6,37 @@ again too early, or memory used before it has arrived, shows as wrong bits.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from transformers.cache_utils import DynamicLayer
 
 from engine import memory
 from engine.kv import transfer
 from engine.kv.arena import KVArena
 from engine.kv.block_keys import BLOCK_TOKENS, CHUNK_TOKENS, root_key
 from engine.kv.blocks import BlockPool
-from engine.kv.fingerprint import Fingerprint
-from engine.kv.geometry import KVGeometry, LayerShape
-from engine.kv.persistence import Persistence
 from engine.kv.resident import Resident
 from engine.kv.state_layers import LayerState, StateSnapshot
-from engine.kv.store.collector import Limits
-from engine.kv.store.files import FileName, StoreFiles
-from engine.kv.store.records import FORMAT_VERSION
-from engine.kv.working_cache import WorkingCache
+from engine.kv.store.files import FileName
+from engine.kv.store.records import Manifest
 from engine.model.forward import is_out_of_memory
 from engine.protocol.commands import ChatMessage
 from engine.protocol.events import PressureActed
 from engine.protocol.misses import MissCode
 from tests.engine.conftest import ColdReply, Engine, user
-
-CPU = torch.device("cpu")
-GEOMETRY = KVGeometry((LayerShape(2, 8, 8), LayerShape(1, 16, 8), LayerShape(2, 8, 8)), torch.bfloat16)
-FINGERPRINT = Fingerprint.of_fields({"model": "random"})
-CHAT = "chat"
+from tests.engine.random_caches import (
+    CHAT,
+    FINGERPRINT,
+    GEOMETRY,
+    SavedCaches,
+    bits,
+    filled_resident,
+    new_cache,
+    random_arena,
+)
 
 
 class LateStream:
@@ -90,18 +88,6 @@ def far_arena(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "STAGING_BYTES", 1)
 
 
-def random_arena(num_tokens: int, seed: int = 0) -> KVArena:
-    arena = KVArena(GEOMETRY, num_tokens, CPU)
-    generator = torch.Generator().manual_seed(seed)
-    for tensor in arena.groups:
-        tensor.copy_(torch.randn(tensor.shape, generator=generator))
-    return arena
-
-
-def bits(tensors: Sequence[torch.Tensor]) -> list[bytes]:
-    return [bytes(transfer.bytes_of(tensor)) for tensor in tensors]
-
-
 @pytest.mark.usefixtures("far_arena")
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, 1), (0, 256), (0, 257), (0, 2000), (255, 2000), (256, 1300), (700, 701), (31, 1536), (5, 5)]
@@ -134,60 +120,45 @@ def test_what_is_to_be_written_to_a_file_is_a_copy_of_a_distant_arena() -> None:
 
 
 @pytest.fixture
-def persistence(tmp_path: Path) -> Iterator[Persistence]:
-    files = StoreFiles(tmp_path / "kv", FORMAT_VERSION)
-    made = Persistence(files, FINGERPRINT, GEOMETRY, "template", Limits(1 << 30, 0), lambda result: saved.set())
-    saved = made.saved = threading.Event()  # type: ignore[attr-defined]
-    yield made
-    made.close(5.0)
+def saved(tmp_path: Path) -> Iterator[SavedCaches]:
+    caches = SavedCaches(tmp_path / "kv")
+    yield caches
+    caches.close()
 
 
-def new_cache(num_tokens: int) -> WorkingCache:
-    return WorkingCache(GEOMETRY, [DynamicLayer() for _ in GEOMETRY.layers], 4096, CPU, num_tokens)
-
-
-def save_chat(persistence: Persistence, num_tokens: int, *, is_parked: bool = False) -> KVArena:
-    """A conversation of random numbers goes to disk; returns them."""
-    source = random_arena(num_tokens)
-    resident = Resident(CHAT, BlockPool(root_key(FINGERPRINT.digest), GEOMETRY))
-    resident.working = new_cache(num_tokens)
-    resident.working.arena.write(0, source.groups)
-    resident.working.publish(list(range(num_tokens)))
+def save_chat(saved: SavedCaches, source: KVArena, *, is_parked: bool = False) -> Manifest:
+    resident, _ = filled_resident(source, source.capacity)
     if is_parked:
         resident.park(is_to_host=True)
-    persistence.save(resident, "")
-    assert persistence.saved.wait(10.0)  # type: ignore[attr-defined]
-    return source
+    return saved.save(resident)
 
 
 @pytest.mark.usefixtures("far_arena")
 @pytest.mark.parametrize("is_parked", [False, True])
 @pytest.mark.parametrize(("length", "start", "stop"), [(1, 0, 1), (600, 0, 600), (1537, 0, 1500), (1537, 300, 1537)])
 def test_a_saved_chat_comes_back_bit_for_bit_through_staging(
-    persistence: Persistence, length: int, start: int, stop: int, is_parked: bool
+    saved: SavedCaches, length: int, start: int, stop: int, is_parked: bool
 ) -> None:
-    source = save_chat(persistence, length, is_parked=is_parked)
+    source = random_arena(length)
+    manifest = save_chat(saved, source, is_parked=is_parked)
     cache = new_cache(stop)
     cache.arena.write(0, source.read(0, start))
     cache.publish(list(range(start)))
-    manifest = persistence.catalog.manifest(CHAT)
-    assert manifest is not None
-    restored = persistence.restore(manifest, stop, cache)
+    restored = saved.persistence.restore(manifest, stop, cache)
     assert (restored.length, restored.miss, LateStream.joins) == (stop, None, 1)
     assert bits(cache.arena.read(0, stop)) == bits(source.read(0, stop))
 
 
 @pytest.mark.usefixtures("far_arena")
-def test_a_damaged_chunk_in_a_later_batch_ends_the_restore_before_it(persistence: Persistence) -> None:
-    source = save_chat(persistence, 1537)
-    manifest = persistence.catalog.manifest(CHAT)
-    assert manifest is not None
-    path = persistence._files.path(FINGERPRINT.digest, FileName(manifest.chunks[3].key, False))
+def test_a_damaged_chunk_in_a_later_batch_ends_the_restore_before_it(saved: SavedCaches) -> None:
+    source = random_arena(1537)
+    manifest = save_chat(saved, source)
+    path = saved.persistence._files.path(FINGERPRINT.digest, FileName(manifest.chunks[3].key, False))
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     cache = new_cache(1537)
-    restored = persistence.restore(manifest, 1537, cache)
+    restored = saved.persistence.restore(manifest, 1537, cache)
     assert restored.length == 3 * CHUNK_TOKENS
     assert restored.miss is not None
     assert restored.miss.code is MissCode.FILE_DAMAGED
@@ -195,12 +166,11 @@ def test_a_damaged_chunk_in_a_later_batch_ends_the_restore_before_it(persistence
 
 
 @pytest.mark.usefixtures("far_arena")
-def test_a_cancelled_restore_keeps_the_batches_that_came_and_waits_for_their_copies(persistence: Persistence) -> None:
-    source = save_chat(persistence, 1537)
-    manifest = persistence.catalog.manifest(CHAT)
-    assert manifest is not None
+def test_a_cancelled_restore_keeps_the_batches_that_came_and_waits_for_their_copies(saved: SavedCaches) -> None:
+    source = random_arena(1537)
+    manifest = save_chat(saved, source)
     cache = new_cache(1537)
-    restored = persistence.restore(manifest, 1537, cache, lambda: bool(LateStream.pending))
+    restored = saved.persistence.restore(manifest, 1537, cache, lambda: bool(LateStream.pending))
     assert (restored.length, LateStream.joins) == (2 * CHUNK_TOKENS, 1)
     assert bits(cache.arena.read(0, restored.length)) == bits(source.read(0, restored.length))
 
