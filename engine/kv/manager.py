@@ -129,11 +129,9 @@ class CacheManager:
             resident.activate(cache, donor)
         self._release_doubled()
         reused = cache.length
-        miss = None
-        if reused < min(limit, history_tokens - _SETTLED_TOKENS):
-            miss = (restored.miss if restored else None) or self._why(
-                conversation_id, token_ids, known_length, common, reused
-            )
+        miss = restored.miss if restored is not None and reused < min(limit, history_tokens) else None
+        if miss is None and reused < min(limit, history_tokens - _SETTLED_TOKENS):
+            miss = self._why(conversation_id, token_ids, known_length, common, reused)
         restore_s = time.perf_counter() - started if reused and not was_active else 0.0
         return Activation(cache, reused, restore_s, miss)
 
