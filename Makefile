@@ -3,7 +3,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: run test setup desktop check test-gpu bench
+.PHONY: run test setup desktop check test-gpu bench visits corruption
 
-run test setup desktop check test-gpu bench:
+run test setup desktop check test-gpu bench visits corruption:
 	@$(PYTHON) packaging/bootstrap.py $@ $(ARGS)

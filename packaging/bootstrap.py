@@ -6,6 +6,8 @@
   check     ruff and mypy only
   test-gpu  only the tests that need an NVIDIA GPU                 (arguments go to pytest)
   bench     the measurements of tests/benchmarks                   (arguments go to pytest)
+  visits    chats in a small memory budget, visited at random, every reply checked   (--help: the arguments)
+  corruption  files damaged in a thousand ways, every reply checked                  (--help: the arguments)
   launch    what the launcher calls: run, with failures shown in a dialog
   desktop   put Ember into the applications menu and on the desktop; --remove takes it away
 
@@ -54,6 +56,8 @@ class Bootstrap:
             "check": self.check,
             "test-gpu": self.test_gpu,
             "bench": self.bench,
+            "visits": lambda arguments: self._measure("visits", arguments),
+            "corruption": lambda arguments: self._measure("corruption", arguments),
             "desktop": self.desktop,
         }
 
@@ -103,6 +107,10 @@ class Bootstrap:
         return self._pytest(
             ["-s", "-o", "python_files=bench_*.py", "--timeout=0", *(arguments or ["tests/benchmarks"])]
         )
+
+    def _measure(self, name: str, arguments: list[str]) -> int:
+        self._prepare()
+        return self._tool(f"tests.benchmarks.{name}", *arguments)
 
     def desktop(self, arguments: list[str]) -> int:
         if arguments == ["--remove"]:

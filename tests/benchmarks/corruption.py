@@ -48,7 +48,7 @@ from tests.engine.conftest import build_model
 
 MB = 1024 * 1024
 CHATS = ("first", "second")
-SHARED_TOKENS, OWN_TOKENS, REPLY_TOKENS = 300, 250, 8
+SHARED_TOKENS, OWN_TOKENS, REPLY_TOKENS = 300, 250, 4
 SAVE_WAIT_S = 60.0
 LOGIT_TOLERANCE = 1e-3  # of the largest logit; reading in other pieces changes about a millionth in float32
 PYTHON_BYTES = 24 * MB  # what a round may allocate besides four times the folder's size
@@ -104,7 +104,7 @@ class Session:
     def __init__(self, model: LoadedModel, kv_dir: Path) -> None:
         self.events: list[Event] = []
         self._model = model
-        config = EngineConfig(kv_dir, kv_dir / "converted", prefill_chunk=128, num_threads=1, disk_floor_bytes=0)
+        config = EngineConfig(kv_dir, kv_dir / "converted", prefill_chunk=256, num_threads=1, disk_floor_bytes=0)
         self._runtime = Runtime(config, self.events.append, self.events.append)
         with mock.patch("engine.runtime.load_model", return_value=model):
             self._runtime.load(LoadModel("load", Path(model.info.name)))
@@ -246,6 +246,7 @@ def run_round(number: int, seed: int, world: World, kind: str, scratch: Path) ->
         where = traceback.extract_tb(error.__traceback__)[-1]
         problems.append(f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
     finally:
+        tracemalloc.stop()
         shutil.rmtree(kv_dir)
     return Round(number, world.name, kind, what, tuple(reuse), tuple(misses), tuple(problems))
 
@@ -302,22 +303,20 @@ def _differences(reply: Reply, expected: Reply) -> list[str]:
 
 
 class _Memory:
-    """What was allocated since it was made, at the most."""
+    """What was allocated since it was made, at the most; tracing slows Python down, so it ends with the answer."""
 
     _PEAK_RESET = Path("/proc/self/clear_refs")
 
     def __init__(self) -> None:
-        if not tracemalloc.is_tracing():
-            tracemalloc.start(1)
-        tracemalloc.reset_peak()
-        self._python = tracemalloc.get_traced_memory()[0]
+        tracemalloc.start(1)
         self._process = psutil.Process().memory_info().rss
         if self._PEAK_RESET.exists():
             self._PEAK_RESET.write_text("5")  # makes the peak what is used now
 
     def excess(self, size: int) -> Iterator[str]:
         """What went beyond, for a folder of `size` bytes."""
-        python = tracemalloc.get_traced_memory()[1] - self._python
+        python = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
         if python > PYTHON_BYTES + 4 * size:
             yield f"Python allocated {python:,} bytes for a folder of {size:,}"
         peak = self._peak()
@@ -364,11 +363,7 @@ def scratch_folder() -> Iterator[Path]:
     memory = Path("/dev/shm")
     in_memory = str(memory) if memory.is_dir() and os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="ember-corruption-", dir=in_memory) as folder:
-        try:
-            yield Path(folder)
-        finally:
-            if tracemalloc.is_tracing():
-                tracemalloc.stop()
+        yield Path(folder)
 
 
 def lines(rounds: Sequence[Round]) -> list[str]:

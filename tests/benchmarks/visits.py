@@ -214,7 +214,7 @@ def memory_checks(engine: WatchedEngine, report: CacheReported) -> list[Check]:
     shared = report.shared_bytes if any(one.shared_bytes for one in warm) else 0
     return [
         Check("memory against tensors", report.memory_bytes, engine.cache_tensor_bytes(), TOLERANCE),
-        Check("chats in memory against their total", own + shared, report.memory_bytes),
+        Check("chats in memory against their total", own + shared + report.spare_bytes, report.memory_bytes),
     ]
 
 
@@ -250,6 +250,7 @@ def lines(outcome: Outcome) -> list[str]:
         f"budget {_mb(run.budget_bytes)}; largest seen in {samples.count:,} samples:"
         f" counted {_mb(samples.memory_bytes)}, all tensors {_mb(samples.tensor_bytes)}:"
         f" {_mb(run.over_bytes)} over the budget (allowed: one working buffer, {_mb(samples.buffer_bytes)})",
+        f"  {samples.worst}",
         f"process: {_mb(samples.rss_before_bytes)} with the model, at most {_mb(samples.rss_bytes)}",
         f"first token of a visit after {_seconds(run.visits)} ({min(lengths, default=0):,} to"
         f" {max(lengths, default=0):,} tokens)",

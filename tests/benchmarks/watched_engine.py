@@ -5,7 +5,10 @@ Nothing is replaced: the runtime's methods are called through, and every forward
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
+import sys
 import threading
 import time
 import weakref
@@ -126,7 +129,10 @@ class WatchedEngine(Engine):
         return finished, watch
 
     def cache_tensor_bytes(self) -> int:
-        """Bytes of all tensors of this process but the model's own, found by walking what Python holds."""
+        """Bytes of all tensors of this process but the model's own, found by walking what Python holds.
+
+        Of a large tensor the pages that are there: buffers are reserved before they are filled.
+        """
         gc.collect()
         model = self.model.forward._model
         known = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
@@ -134,8 +140,20 @@ class WatchedEngine(Engine):
         for thing in gc.get_objects():
             if isinstance(thing, torch.Tensor) and thing.device.type != "meta":
                 storage = thing.untyped_storage()
-                found[storage.data_ptr()] = storage.nbytes()
+                found[storage.data_ptr()] = _bytes_there(storage)
         return sum(nbytes for pointer, nbytes in found.items() if pointer not in known)
+
+
+def _bytes_there(storage: torch.UntypedStorage) -> int:
+    """Linux tells which pages of a mapping are in memory; elsewhere, and for what is small, all of it counts."""
+    if sys.platform != "linux" or storage.device.type != "cpu" or storage.nbytes() < 1024**2:
+        return storage.nbytes()
+    first = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = storage.data_ptr() + storage.nbytes() - first
+    pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+    if ctypes.CDLL(None).mincore(ctypes.c_void_p(first), ctypes.c_size_t(size), pages) != 0:
+        return storage.nbytes()
+    return sum(page & 1 for page in bytes(pages)) * mmap.PAGESIZE
 
 
 @dataclass
@@ -146,6 +164,7 @@ class MemorySamples:
     memory_bytes: int = 0  # as the manager counts
     tensor_bytes: int = 0  # blocks and every buffer alive, also those about to be taken over or given up
     buffer_bytes: int = 0  # of one working buffer
+    worst: str = ""  # what there was when `tensor_bytes` was seen, and what the engine did
     rss_bytes: int = 0
     rss_before_bytes: int = 0
 
@@ -188,12 +207,26 @@ def _sample(
             counted = engine.caches.memory_bytes
         except (RuntimeError, AttributeError):  # the inference thread changed it meanwhile: look again
             continue
-        alive = [arena for known in tuple(buffers) if (arena := known()) is not None and not arena.is_lazy]
-        sizes = [sum(tensor.nbytes for tensor in arena.groups) for arena in alive if hasattr(arena, "groups")]
-        del alive
+        sizes = [arena.held_bytes(0) for known in tuple(buffers) if (arena := known()) is not None]
+        arena = None
         samples.count += 1
         samples.memory_bytes = max(samples.memory_bytes, counted)
-        samples.tensor_bytes = max(samples.tensor_bytes, engine.caches.pool.nbytes + sum(sizes))
+        blocks = engine.caches.pool.nbytes
+        if blocks + sum(sizes) > samples.tensor_bytes:
+            samples.tensor_bytes = blocks + sum(sizes)
+            samples.worst = f"{blocks:,} in blocks, {' + '.join(map('{:,}'.format, sizes))} in buffers {_doing(engine)}"
         samples.buffer_bytes = max(samples.buffer_bytes, *sizes, 0)
         samples.rss_bytes = max(samples.rss_bytes, process.memory_info().rss)
         time.sleep(SAMPLE_S)
+
+
+def _doing(engine: WatchedEngine) -> str:
+    """The innermost functions of the engine on the inference thread."""
+    frame = sys._current_frames().get(engine.worker._thread.ident or 0)
+    names: list[str] = []
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if "engine" in path.parts and "tests" not in path.parts:
+            names.append(f"{path.stem}.{frame.f_code.co_name}")
+        frame = frame.f_back
+    return f"({' < '.join(names[:5])})"
