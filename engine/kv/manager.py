@@ -389,7 +389,7 @@ class CacheManager:
             if common > reused:
                 return self._why_shorter(conversation_id, reused)
             return Miss(MissCode.HISTORY_CHANGED, {"token": str(common)})
-        manifest = self.persistence.catalog.manifest(conversation_id)
+        manifest = self._exact_manifest(conversation_id)
         if manifest is not None and manifest.template != self.persistence.template:
             return Miss(MissCode.TEMPLATE_CHANGED)
         lost = self._files.lost.get(file_stem(conversation_id))

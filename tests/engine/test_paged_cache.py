@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from engine.generation.sampler import Sampler
+from engine.kv.arena import KVArena
 from engine.kv.block_keys import BLOCK_TOKENS, CHUNK_TOKENS
 from engine.kv.blocks import BlockPool
 from engine.kv.manager import CacheManager
@@ -40,6 +41,7 @@ from engine.protocol.events import (
 )
 from engine.protocol.misses import MissCode, SaveProblem
 from tests.engine.conftest import TEMPLATE, ColdReply, Engine, build_model, build_tokenizer, user
+from tests.engine.families import BY_NAME
 from tests.engine.test_history_tokens import REASONING
 
 StartEngine = Callable[..., Engine]
@@ -99,8 +101,11 @@ def tensor_bytes(root: object) -> int:
         if id(found) in seen or isinstance(found, str | bytes | int | float | type | Path):
             continue
         seen.add(id(found))
-        if isinstance(found, torch.Tensor):
-            spans.append((found.data_ptr(), found.data_ptr() + found.nbytes))
+        if isinstance(found, KVArena):  # its tensors begin on a page of a slightly larger buffer
+            spans += [(one.data_ptr(), one.data_ptr() + one.nbytes) for one in found.groups]
+        elif isinstance(found, torch.Tensor):
+            memory = found.untyped_storage()
+            spans.append((memory.data_ptr(), memory.data_ptr() + memory.nbytes()))
         elif isinstance(found, dict):
             queue += [*found.values()]
         elif isinstance(found, list | tuple | set | frozenset):
@@ -514,6 +519,41 @@ def test_eight_chats_in_a_tiny_budget_visited_at_random_answer_as_with_a_huge_on
     assert [one.statistics.prefilled_tokens for one in tiny] == [one.statistics.prefilled_tokens for one in huge]
 
 
+@pytest.mark.parametrize("family", ["gemma3_text", "lfm2", "llama4_text"])
+def test_chats_that_only_have_checkpoints_are_parked_shared_dropped_and_regenerated_as_well(
+    start_engine: StartEngine, tmp_path: Path, family: str
+) -> None:
+    """Visits, edits and regenerated replies, pairs of chats with one beginning: in a tiny budget, and in a huge one."""
+    model = BY_NAME[family].save(tmp_path / family)
+    rng = random.Random(4)
+    plan = [(rng.randrange(4), rng.choice(["go on", "go on", "regenerate", "edit"])) for _ in range(24)]
+
+    def run(engine: Engine) -> list[Finished]:
+        chats = [[system(90, seed // 2), user(digits(20, seed))] for seed in range(4)]
+        replies = []
+        for visit, action in plan:
+            messages = chats[visit]
+            if len(messages) > 2:
+                match action:
+                    case "go on":
+                        messages.append(user("more"))
+                    case "regenerate":
+                        messages.pop()
+                    case "edit":
+                        messages[-2:] = [user("edited")]
+            replies.append(engine.reply(f"c{visit}", messages, max_new_tokens=5))
+        return replies
+
+    tiny = start_engine(model, memory_budget_bytes=150_000)
+    visited = run(tiny)
+    check_sums(tiny, tmp_path)
+    assert {"drop"} <= {event.action for event in pressure(tiny)}
+    huge = run(start_engine(model, kv_dir=tmp_path / "huge"))
+    assert [one.token_ids for one in visited] == [one.token_ids for one in huge]
+    fed = [one.statistics.prefilled_tokens for one in visited]
+    assert sum(fed) <= sum(one.statistics.prompt_tokens for one in visited) // 3
+
+
 # -- forgetting, incognito ---------------------------------------------------------------------------------------------
 
 
@@ -567,6 +607,28 @@ def test_an_incognito_chat_is_quantized_rather_than_saved(
     reply = engine.reply("a", list(messages), is_incognito=True)
     assert reply.statistics.cache.precision == "int8"
     assert reply.statistics.reused_tokens > 400
+
+
+def test_eight_bits_that_were_saved_do_not_pass_for_an_exact_snapshot_after_a_restart(
+    start_engine: StartEngine, roomy_model: Path, monkeypatch: pytest.MonkeyPatch, cold_reply: ColdReply
+) -> None:
+    """The disk was full when the chat was quantized, and is not any more."""
+    engine = start_engine(roomy_model, memory_budget_bytes=BUDGET)
+    with monkeypatch.context() as full:
+
+        def write(self: ScratchFile, data: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full.setattr(ScratchFile, "write", write)
+        messages = quantized(engine)
+    messages.append(user("go on"))
+    assert engine.reply("a", messages).statistics.cache.precision == "int8"
+    messages.append(user("and after a restart"))
+    engine = start_engine(roomy_model)
+    reply = engine.reply("a", list(messages))
+    assert reply.statistics.cache.precision == "fp32"  # full precision is read again rather than loaded in eight bits
+    assert reply.statistics.miss_code == MissCode.NOT_SAVED
+    assert reply.token_ids == cold_reply(roomy_model, messages).token_ids
 
 
 # -- lengths and templates ---------------------------------------------------------------------------------------------
