@@ -100,6 +100,8 @@ class Bootstrap:
         if code == NO_TESTS_COLLECTED:
             self._reporter.say("There are no tests that need a GPU.")
             return 0
+        if sentence := self._missing_gpu():
+            self._reporter.say(sentence)
         return code
 
     def bench(self, arguments: list[str]) -> int:
@@ -149,6 +151,22 @@ class Bootstrap:
         if missing := qt_libraries.missing_for_tests(self._environment.path):
             raise SetupError(missing)
         return self._tool("pytest", *arguments)
+
+    def _missing_gpu(self) -> str:
+        """Why the tests that need a GPU were skipped; empty where there is one."""
+        script = "import torch; print(torch.__version__, torch.version.cuda or '-', torch.cuda.is_available())"
+        words = subprocess.run(
+            [str(self._environment.python), "-W", "ignore", "-c", script], capture_output=True, text=True, check=False
+        ).stdout.split()
+        if len(words) != 3 or words[2] == "True":
+            return ""
+        version, cuda, _ = words
+        why = (
+            "is built without CUDA"
+            if cuda == "-"
+            else f"(CUDA {cuda}) finds no NVIDIA GPU, or no driver that it can use"
+        )
+        return f"No GPU: torch {version} {why}. Nothing was tested."
 
     def _tool(self, name: str, *arguments: str) -> int:
         # As modules, not as scripts: a script in .venv/bin names the folder it was made in.
