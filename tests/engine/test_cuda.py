@@ -162,7 +162,7 @@ def test_a_small_device_budget_keeps_the_memory_down_and_the_replies_right(
     actions = {event.action for event in engine.events if isinstance(event, PressureActed)}
     assert actions & {"quantize", "to_host", "drop"}
     for messages in chats.values():
-        assert cold_reply(tiny_model, messages[:-1]).text == messages[-1].content
+        assert cold_reply(tiny_model, messages[:-1]).text == messages[-1].text
 
 
 # -- pinned memory and streams ---------------------------------------------------------------------------------------
