@@ -172,6 +172,11 @@ class Persistence:
             return shared
         return max((ref.position for ref in manifest.states if ref.position <= shared), default=0)
 
+    def exact_manifest(self, conversation_id: str) -> Manifest | None:
+        """What is kept of a conversation in full precision."""
+        manifest = self.catalog.manifest(conversation_id)
+        return manifest if manifest is not None and manifest.is_exact else None
+
     def close(self, timeout_s: float) -> None:
         """Write what is queued and end the threads."""
         self.writer.close(timeout_s)

@@ -43,7 +43,7 @@ class Relief:
     def make_room(self, needed_bytes: int, active_id: str) -> None:
         """Follow the policy until it has nothing to do, for a cache of `needed_bytes` about to be made."""
         actions = self._plan(needed_bytes, active_id)
-        if actions and self._caches.release_spare():
+        if actions and self._caches.spare.release():
             actions = self._plan(needed_bytes, active_id)
         for action in actions:
             self._carry_out(action)
@@ -51,7 +51,7 @@ class Relief:
     def emergency(self, active_id: str) -> bool:
         """Memory really ran out: drop every other conversation, saving first what can be. Returns whether any was."""
         before = self._caches.memory_bytes
-        self._caches.release_spare()
+        self._caches.spare.release()
         for resident in self._caches.residents:
             if resident.conversation_id != active_id and resident.own_bytes:
                 if self._can_save(resident) and not self._caches.is_saved(resident):

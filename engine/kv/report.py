@@ -29,7 +29,7 @@ def report_caches(
     wanted = conversation_ids if conversation_ids is not None else [*residents, *on_disk]
     rows = [_row(key, residents.get(key), on_disk.get(key), caches, model) for key in dict.fromkeys(wanted)]
     memory = caches.memory_bytes
-    used = memory - caches.spare_bytes
+    used = memory - caches.spare.nbytes
     slack = sum(one.slack_bytes for one in residents.values())
     blocks = {id(block): block for one in residents.values() for block in one.blocks}
     shared = sum(block.nbytes for block in blocks.values() if block.refs > 1)
@@ -38,12 +38,12 @@ def report_caches(
         budget_bytes=config.memory_budget_bytes,
         memory_bytes=memory,
         disk_bytes=disk.disk_bytes,
-        shared_bytes=shared or disk.shared_bytes,
+        shared_bytes=shared if memory else disk.shared_bytes,
         waste_ratio=slack / used if used else 0.0,
         conversations=tuple(rows),
         device_bytes=caches.device_bytes,
         disk_cap_bytes=config.disk_cap_bytes,
-        spare_bytes=caches.spare_bytes,
+        spare_bytes=caches.spare.nbytes,
     )
 
 

@@ -41,7 +41,7 @@ def told(engine: Engine, step: str, finished: Finished | None = None) -> None:
     ]
     print(
         f"{step:34} {fed:40} memory {report.memory_bytes / 1e6:6.1f} MB, shared {report.shared_bytes / 1e6:5.1f},"
-        f" spare {report.spare_bytes / 1e6:5.1f}, waste {report.waste_ratio:4.1%}; disk {report.disk_bytes / 1e6:6.1f} MB;"
+        f" spare {report.spare_bytes / 1e6:5.1f}, waste {report.waste_ratio:4.1%}; disk {report.disk_bytes / 1e6:6.1f};"
         f" {', '.join(rows)}"
     )
 

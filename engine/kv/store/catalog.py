@@ -50,6 +50,12 @@ class Catalog:
         with self._lock:
             return sorted(self._index.entries, key=lambda key: self._index.entries[key].used_ns, reverse=True)
 
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the longest conversation; 0 when nothing is stored."""
+        with self._lock:
+            return max((entry.num_tokens for entry in self._index.entries.values()), default=0)
+
     def used_ns(self, conversation_id: str) -> int:
         """When a conversation was last saved or touched; 0 if it is not stored."""
         with self._lock:

@@ -27,6 +27,10 @@ class Entry:
     nbytes: int
     used_ns: int
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids) // _ID_BYTES
+
     def manifest(self) -> Manifest:
         return replace(self.bare, token_ids=bytes_to_ids(self.ids))
 

@@ -1,0 +1,68 @@
+"""Why a turn reuses less than the conversation had read before: what memory, disk and the last saves say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.kv.fingerprint import difference
+from engine.kv.persistence import Persistence, miss_of
+from engine.kv.resident import Resident, common_prefix
+from engine.kv.store.files import StoreFiles, file_stem
+from engine.kv.store.writer import SaveResult
+from engine.model.loader import LoadedModel
+from engine.protocol.misses import Miss, MissCode
+
+
+class MissReasons:
+    """`saved` may be called on the saver's thread."""
+
+    def __init__(self, model: LoadedModel, persistence: Persistence, files: StoreFiles) -> None:
+        self._model = model
+        self._persistence = persistence
+        self._files = files
+        self._evicted: set[str] = set()
+
+    def saved(self, result: SaveResult) -> None:
+        """A save ended: remember whom the disk limit cost its files."""
+        self._evicted.update(one.conversation_id for one in result.evicted)
+        if result.error is None and not result.is_cancelled:
+            self._files.lost.pop(file_stem(result.conversation_id), None)
+            self._evicted.discard(result.conversation_id)
+
+    def why(self, resident: Resident, token_ids: Sequence[int], known_length: int, common: int, reused: int) -> Miss:
+        """Why only `reused` of `token_ids` are, when `known_length` were in memory, the first `common` the same."""
+        conversation_id = resident.conversation_id
+        if not self._model.can_persist:
+            return Miss(MissCode.CANNOT_RESUME, {"detail": self._model.info.cannot_resume_reason or ""})
+        if known_length > reused:
+            if common > reused:
+                if resident.has_states:
+                    return Miss(MissCode.NO_CHECKPOINT, {"token": str(reused)})
+                return Miss(MissCode.READING_IS_FASTER)  # of a quantized chat, in full precision
+            return Miss(MissCode.HISTORY_CHANGED, {"token": str(common)})
+        manifest = self._persistence.exact_manifest(conversation_id)
+        if manifest is not None and manifest.template != self._persistence.template:
+            return Miss(MissCode.TEMPLATE_CHANGED)
+        lost = self._files.lost.get(file_stem(conversation_id))
+        if manifest is not None and len(manifest.token_ids) > reused:
+            if common_prefix(manifest.token_ids, token_ids) <= reused:
+                return Miss(MissCode.HISTORY_CHANGED, {"token": str(reused)})
+            return miss_of(lost) if lost is not None else Miss(MissCode.NO_CHECKPOINT, {"token": str(reused)})
+        if conversation_id in self._evicted:
+            return Miss(MissCode.EVICTED)
+        if lost is not None:
+            return miss_of(lost)
+        return self._other_fingerprint(conversation_id) or Miss(MissCode.NOT_SAVED)
+
+    def _other_fingerprint(self, conversation_id: str) -> Miss | None:
+        """The reason when the conversation is kept under another model or other settings."""
+        try:
+            fingerprints = self._files.fingerprints()
+        except OSError:  # the reason is not worth the reply
+            return None
+        for fingerprint in fingerprints:
+            path = self._files.manifest_path(fingerprint, conversation_id)
+            fields = self._files.fingerprint_fields(path.parent.parent.name) if path.is_file() else None
+            if fields is not None and fingerprint != self._model.fingerprint.digest:
+                return difference(self._model.fingerprint.fields, fields)
+        return None
