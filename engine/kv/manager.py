@@ -129,7 +129,8 @@ class CacheManager:
         self._release_doubled()
         reused = cache.length
         miss = restored.miss if restored is not None and reused < min(limit, history_tokens) else None
-        if miss is None and reused < min(limit, history_tokens - _SETTLED_TOKENS):
+        settled = 0 if not known_length and self._reasons.is_lost(conversation_id) else _SETTLED_TOKENS
+        if miss is None and reused < min(limit, history_tokens - settled):
             miss = self._reasons.why(resident, token_ids, known_length, common, reused)
         restore_s = time.perf_counter() - started if reused and not was_active else 0.0
         return Activation(cache, reused, restore_s, miss)

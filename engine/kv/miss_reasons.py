@@ -29,6 +29,10 @@ class MissReasons:
             self._files.lost.pop(file_stem(result.conversation_id), None)
             self._evicted.discard(result.conversation_id)
 
+    def is_lost(self, conversation_id: str) -> bool:
+        """Whether files of the conversation were missing or damaged when the folder was read, and none since."""
+        return file_stem(conversation_id) in self._files.lost
+
     def why(self, resident: Resident, token_ids: Sequence[int], known_length: int, common: int, reused: int) -> Miss:
         """Why only `reused` of `token_ids` are, when `known_length` were in memory, the first `common` the same."""
         conversation_id = resident.conversation_id
