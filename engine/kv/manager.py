@@ -176,7 +176,9 @@ class CacheManager:
         return None
 
     def park_others(self, conversation_id: str) -> None:
-        """Turn every other active cache into blocks, and make room if the budget asks for it."""
+        """Turn every other active cache into blocks, and make room if the budget asks for it: before, as parking needs
+        memory for a moment, and after."""
+        self._relief.make_room(0, conversation_id)
         for key, resident in self._residents.items():
             if key != conversation_id and resident.working is not None and not self.persistence.writer.is_pending(key):
                 arena = resident.working.arena

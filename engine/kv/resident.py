@@ -119,7 +119,7 @@ class Resident:
         old, self.blocks = self.blocks, []
         length = 0
         for block in donor.blocks if donor is not None else old:
-            is_kept = donor is not None or block.refs > 1 or block.encoded is not None
+            is_kept = donor is not None or block.refs > 1 or (block.encoded is not None and not cache.is_exact)
             ids = tuple(cache.token_ids[length : length + BLOCK_TOKENS])
             if not is_kept or block.num_tokens < BLOCK_TOKENS or block.token_ids != ids:
                 break
