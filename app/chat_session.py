@@ -21,7 +21,7 @@ from app.history import history_of, well_formed
 from app.reply import Reply
 from app.settings import Settings
 from app.title import title_from
-from engine.protocol.commands import ChatMessage, Forget, Generate, LoadModel, Pin, Role, Verify
+from engine.protocol.commands import ChatMessage, Forget, ForgetUnknown, Generate, LoadModel, Pin, Role, Verify
 from engine.protocol.config import Sampling, Weights
 from engine.protocol.events import EngineStopped, Event, Failed, Finished, ModelInfo, ModelLoaded, TextArrived
 
@@ -64,6 +64,8 @@ class ChatSession:
 
     def load_model(self, path: Path, weights: Weights) -> str:
         """Load a model; replies asked for meanwhile wait for it. Returns the request id."""
+        if self._model_name is None:
+            self._forget_unknown()
         self._tell_pinned()
         request_id = _new_id()
         self._loading = request_id
@@ -229,6 +231,17 @@ class ChatSession:
         )
         if reply.is_stopped:
             self._engine.cancel(reply.request_id)
+
+    def _forget_unknown(self) -> None:
+        """Finish deletions that were cut off: the text is gone, what the engine kept of it goes as well."""
+        if self._store.is_in_memory:
+            return
+        try:
+            known = frozenset(conversation.id for conversation in self._store.conversations())
+        except StorageError as error:
+            _log.error("The conversations cannot be read: %s", error)
+            return
+        self._engine.submit(ForgetUnknown(known))
 
     def _tell_pinned(self) -> None:
         """Tell the engine, which begins with none, where the set has changed. A preference: nothing fails for it."""

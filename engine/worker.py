@@ -16,16 +16,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.kv.store.deletion import delete_from_disk
+from engine.kv.store.deletion import delete_from_disk, delete_unknown
 from engine.kv.store.report import report_disk
 from engine.native_libraries import preload_torch
-from engine.protocol.commands import Command, Forget, Generate, LoadModel, Pin, ReportCache, RunBench, Verify
+from engine.protocol.commands import (
+    Command,
+    Forget,
+    ForgetUnknown,
+    Generate,
+    LoadModel,
+    Pin,
+    ReportCache,
+    RunBench,
+    Verify,
+)
 from engine.protocol.config import EngineConfig
 from engine.protocol.errors import EngineError, OutOfMemoryError
 from engine.protocol.events import (
     EngineStopped,
     Event,
     Failed,
+    Finished,
     LoadStage,
     ModelLoaded,
     ModelLoading,
@@ -114,9 +125,20 @@ class EngineWorker:
                     delete_from_disk(self._config.kv_dir, command.conversation_id)
                 except OSError:
                     _log.exception("snapshots of %s could not be deleted", command.conversation_id)
+            case ForgetUnknown():
+                self._forget_unknown(command)
             case _:
                 return False
         return True
+
+    def _forget_unknown(self, command: ForgetUnknown) -> None:
+        try:
+            deleted = delete_unknown(self._config.kv_dir, command.known_ids)
+        except OSError:
+            _log.exception("snapshots of deleted conversations could not be removed")
+        else:
+            if deleted:
+                _log.info("removed what was left of %d deleted conversations", len(deleted))
 
     def _start_runtime(self, command: Command) -> Runtime | None:
         """Import torch and everything that needs it; a broken installation becomes an event."""
@@ -163,19 +185,38 @@ class EngineWorker:
             case Generate():
                 finished = runtime.generate(command, self._cancelled[command.request_id].is_set)
                 self._on_event(finished)
+                self._log_turn(finished)
                 self._on_event(PhaseChanged(command.conversation_id, command.request_id, Phase.SAVING))
                 runtime.read_ahead(command, finished, self._is_wanted)
                 runtime.save(command.conversation_id, command.request_id)
             case Pin():
                 runtime.pin(command.conversation_ids)
             case Forget():
-                runtime.forget(command.conversation_id)
+                try:
+                    runtime.forget(command.conversation_id)
+                except OSError:
+                    _log.exception("snapshots of %s could not be deleted", command.conversation_id)
+            case ForgetUnknown():
+                pass  # belongs before the first model: later the store's own catalog is open
             case ReportCache():
                 self._on_event(runtime.report(command))
             case Verify():
                 self._on_event(runtime.verify(command, self._cancelled[command.request_id].is_set))
             case RunBench():
                 self._on_event(runtime.bench(command, self._cancelled[command.request_id].is_set))
+
+    def _log_turn(self, finished: Finished) -> None:
+        """One line a turn: numbers and reasons, never a word of the chat."""
+        one = finished.statistics
+        _log.info(
+            "conversation %s: %d of %d tokens reused, %d fed, %d new%s",
+            finished.conversation_id,
+            one.reused_tokens,
+            one.prompt_tokens,
+            one.prefilled_tokens,
+            one.new_tokens,
+            f"; read again: {one.miss_reason}" if one.miss_reason else "",
+        )
 
     def _is_wanted(self) -> bool:
         """Whether somebody waits, so that idle work has to end; news of a save is nobody."""

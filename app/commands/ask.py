@@ -156,7 +156,9 @@ def _tell(call: Call, run: EngineRun, turn: _Turn, conversation_id: str, store: 
     if isinstance(turn.saved, SnapshotNotSaved) and turn.saved.code is not SaveProblem.INCOGNITO:
         call.note(turn.saved.reason)
     if turn.finished.statistics.miss_reason is not None:
-        call.note(f"The conversation was read again: {turn.finished.statistics.miss_reason}.")
+        statistics = turn.finished.statistics
+        again = statistics.prompt_tokens - statistics.reused_tokens
+        call.note(f"{again:,} of {statistics.prompt_tokens:,} tokens were read again: {statistics.miss_reason}.")
     if call.arguments.json:
         call.print_json(_result(turn.finished, turn))
         return _code(run, turn)

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
-from app.commands.call import Call, find_conversation
+from app.commands.call import Call, argument_text, find_conversation
 from app.conversation import Conversation, Message
 from app.errors import from_os_error
 from app.title import MAX_TITLE, shortened
@@ -46,18 +46,25 @@ def show(call: Call) -> int:
 
 def delete(call: Call) -> int:
     """Delete a conversation and its snapshots. The lock is held, so no engine has them; none is started."""
+    with call.lock():  # on a full disk this makes the room that the database needs to be written
+        _delete_snapshots(call, argument_text(call.arguments.id))
     with call.own_store() as store:
         conversation = find_conversation(store, call.arguments.id)
+        _delete_snapshots(call, conversation.id)  # first: what cannot be deleted stays known, to be tried again
         store.delete_conversation(conversation.id)
-        try:
-            delete_from_disk(call.paths.kv_dir, conversation.id)
-        except OSError as error:
-            raise from_os_error(error, call.paths.kv_dir) from error
     if call.arguments.json:
         call.print_json({"id": conversation.id, "title": conversation.title})
     else:
         call.print(f"Deleted {_name(conversation)}")
     return 0
+
+
+def _delete_snapshots(call: Call, conversation_id: str) -> None:
+    """Raises StorageError."""
+    try:
+        delete_from_disk(call.paths.kv_dir, conversation_id)
+    except OSError as error:
+        raise from_os_error(error, call.paths.kv_dir) from error
 
 
 def pin(call: Call) -> int:

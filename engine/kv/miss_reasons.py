@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from engine.kv.fingerprint import difference
 from engine.kv.persistence import Persistence, miss_of
@@ -64,9 +65,17 @@ class MissReasons:
             fingerprints = self._files.fingerprints()
         except OSError:  # the reason is not worth the reply
             return None
-        for fingerprint in fingerprints:
-            path = self._files.manifest_path(fingerprint, conversation_id)
-            fields = self._files.fingerprint_fields(path.parent.parent.name) if path.is_file() else None
-            if fields is not None and fingerprint != self._model.fingerprint.digest:
+        paths = [self._files.manifest_path(one, conversation_id) for one in fingerprints]
+        for path in sorted((path for path in paths if path.is_file()), key=_modified_ns, reverse=True):
+            folder = path.parent.parent.name
+            fields = self._files.fingerprint_fields(folder)
+            if fields is not None and folder != self._model.fingerprint.folder:
                 return difference(self._model.fingerprint.fields, fields)
         return None
+
+
+def _modified_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -71,6 +71,13 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetUnknown:
+    """Forget what lies on disk of any conversation but these: a deletion that was cut off is finished at the start."""
+
+    known_ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class ReportCache:
     """Answered by CacheReported. `conversation_ids` bounds the report; None means every one the engine knows."""
 
@@ -104,4 +111,4 @@ class RunBench:
     context: int
 
 
-Command = LoadModel | Generate | Pin | Forget | ReportCache | Verify | RunBench
+Command = LoadModel | Generate | Pin | Forget | ForgetUnknown | ReportCache | Verify | RunBench

@@ -10,7 +10,7 @@ from app.conversation import MessageState
 from app.conversation_store import IN_MEMORY, ConversationStore
 from app.errors import BusyError, DiskFullError, EmptyMessageError, StorageError, UnknownConversationError, UserError
 from app.settings import Settings
-from engine.protocol.commands import ChatMessage, Forget, Generate, LoadModel, Pin, Role, Verify
+from engine.protocol.commands import ChatMessage, Forget, ForgetUnknown, Generate, LoadModel, Pin, Role, Verify
 from engine.protocol.config import GREEDY, Weights
 from engine.protocol.errors import ContextOverflowError, GenerationError, ModelDamagedError
 from engine.protocol.events import (
@@ -206,7 +206,7 @@ def test_a_reply_waits_for_the_model_that_is_being_loaded(store, engine):
     conversation = session.new_conversation()
     load_id = session.load_model(Path("models/tiny"), Weights.BITS_8)
     request_id = session.send(conversation.id, "Hello")
-    assert engine.commands == [LoadModel(load_id, Path("models/tiny"), Weights.BITS_8)]
+    assert engine.commands[1:] == [LoadModel(load_id, Path("models/tiny"), Weights.BITS_8)]
     assert session.is_busy(conversation.id)
     session.handle(ModelLoading(load_id, LoadStage.WEIGHTS, None))
     session.handle(ModelLoaded(load_id, a_model()))
@@ -318,7 +318,7 @@ def test_the_engine_hears_of_pins_before_it_loads_and_whenever_they_change(store
     store.set_pinned(kept, True)
     session = ChatSession(store, engine, Settings())
     load(session)
-    assert [type(command) for command in engine.commands] == [Pin, LoadModel]
+    assert [type(command) for command in engine.commands] == [ForgetUnknown, Pin, LoadModel]
     load(session)
     session.set_pinned(kept, True)
     session.set_pinned(other, True)
@@ -334,8 +334,18 @@ def test_pins_that_cannot_be_read_do_not_keep_a_model_from_loading(store, engine
 
     monkeypatch.setattr(store, "pinned_ids", fail)
     load(ChatSession(store, engine, Settings()))
-    assert [type(command) for command in engine.commands] == [LoadModel]
+    assert [type(command) for command in engine.commands] == [ForgetUnknown, LoadModel]
     assert "The disk is gone." in caplog.text
+
+
+def test_deletions_that_were_cut_off_are_finished_before_the_first_model_and_never_by_an_incognito_chat(store, engine):
+    known = {store.create_conversation().id, store.create_conversation().id}
+    session = ChatSession(store, engine, Settings())
+    load(session)
+    load(session)
+    load(ChatSession(ConversationStore(IN_MEMORY), engine, Settings()))
+    assert [command for command in engine.commands if isinstance(command, ForgetUnknown)] == [ForgetUnknown(known)]
+    assert isinstance(engine.commands[0], ForgetUnknown)
 
 
 def test_chats_of_a_store_in_memory_are_incognito(engine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -18,7 +19,7 @@ from app import cli
 from app.conversation_store import ConversationStore
 from app.instance_lock import InstanceLock
 from app.paths import DataPaths
-from engine.protocol.commands import BenchName, Generate, LoadModel, Pin, Role, RunBench
+from engine.protocol.commands import BenchName, ForgetUnknown, Generate, LoadModel, Pin, Role, RunBench
 from engine.protocol.config import Weights
 from engine.protocol.errors import ContextOverflowError, GenerationError, ModelDamagedError
 from engine.protocol.events import (
@@ -196,7 +197,7 @@ def test_a_model_given_by_path_is_remembered_whole(ember, tmp_path, monkeypatch)
     ember("ask", "--model", "mine", "Hello")
     monkeypatch.chdir("/")
     ember("ask", "again")
-    assert ember.engines[-1].commands[0].path == tmp_path / "mine"
+    assert next(c for c in ember.engines[-1].commands if isinstance(c, LoadModel)).path == tmp_path / "mine"
 
 
 def test_a_system_prompt_begins_a_conversation(ember):
@@ -507,6 +508,19 @@ def test_delete_removes_the_messages_and_the_snapshots(ember):
     assert [path.stem for path in folder.iterdir()] == [kept]
 
 
+def test_a_deletion_that_fails_on_disk_keeps_the_chat_known_so_that_it_can_be_tried_again(ember, monkeypatch):
+    chat = ember("ask", "--json", "keep me known").content["conversation_id"]
+
+    def refuse(kv_dir, conversation_id):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.commands.chats.delete_from_disk", refuse)
+        assert ember("delete", chat).code == 4
+    assert [entry["id"] for entry in ember("conversations", "--json").content["conversations"]] == [chat]
+    assert ember("delete", chat).code == 0
+
+
 def test_delete_names_what_it_deleted_in_few_words(ember):
     conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
     store = ember.store()
@@ -532,8 +546,8 @@ def test_a_pinned_conversation_is_told_to_the_engine_of_later_calls(ember):
     assert (told.code, told.out, told.err) == (0, f"Pinned {one}  Tides\n", "")
     ember("ask", "--conversation", two, "Hello")
     kinds = [type(command) for command in ember.engines[-1].commands]
-    assert kinds == [Pin, LoadModel, Generate]
-    assert ember.engines[-1].commands[0] == Pin(frozenset({one}))
+    assert kinds == [ForgetUnknown, Pin, LoadModel, Generate]
+    assert ember.engines[-1].commands[1] == Pin(frozenset({one}))
     found = ember("conversations", "--json").content["conversations"]
     assert {entry["id"]: entry["is_pinned"] for entry in found} == {one: True, two: False}
     assert ember("unpin", one[:8], "--json").content["is_pinned"] is False

@@ -13,6 +13,8 @@ from engine.kv.store.deletion import delete_conversation
 from engine.kv.store.files import StoreFiles
 from engine.kv.store.report import folder_bytes
 
+_PLENTY = 1 << 62
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -52,27 +54,32 @@ class Collector:
         with self._lock:
             return self._total_bytes()
 
-    def is_over(self) -> bool:
-        """Whether the cap is exceeded or too little space is free."""
+    def is_over(self, needed_bytes: int = 0) -> bool:
+        """Whether the cap is exceeded, or too little space would be free with `needed_bytes` more on the disk."""
         with self._lock:
-            return self._is_over()
+            return self._is_over(needed_bytes)
 
-    def collect(self, protected: AbstractSet[str]) -> tuple[Eviction, ...]:
+    def collect(self, protected: AbstractSet[str], needed_bytes: int = 0) -> tuple[Eviction, ...]:
         """Delete least recently used conversations until the limits hold, and files nobody refers to.
 
+        `needed_bytes` are about to be written. For a floor that is out of reach, other programs having taken the space,
+        nobody is evicted.
         `protected` ones (under the current fingerprint) are never deleted. What cannot be deleted stays. Never raises.
         """
         evictions: list[Eviction] = []
         with self._lock:
             with contextlib.suppress(OSError):
                 self._catalog.purge_orphans()
-            if not self._is_over():
+            if not self._is_over(needed_bytes):
                 return ()
             for catalog in self._load_others():
                 with contextlib.suppress(OSError):
                     catalog.purge_orphans()
-            for catalog, conversation_id in self._candidates(protected):
-                if not self._is_over():
+            candidates = self._candidates(protected)
+            evictable = sum(catalog.disk_bytes(key) for catalog, key in candidates)
+            can_reach_floor = self._free_bytes() + evictable - needed_bytes >= self.limits.min_free_bytes
+            for catalog, conversation_id in candidates:
+                if not (self._is_over_cap() or (can_reach_floor and self._is_over(needed_bytes))):
                     break
                 with contextlib.suppress(OSError):
                     freed = catalog.remove(conversation_id)
@@ -84,13 +91,23 @@ class Collector:
         with self._lock:
             delete_conversation(self._files, conversation_id, [self._catalog, *self._load_others()])
 
-    def _is_over(self) -> bool:
-        if self._total_bytes() > self.limits.cap_bytes:
-            return True
+    def has_room(self, nbytes: int) -> bool:
+        """Whether this much can be written without going below the free space that the limits leave untouched."""
+        with self._lock:
+            return self._free_bytes() - nbytes >= self.limits.min_free_bytes
+
+    def _is_over(self, needed_bytes: int = 0) -> bool:
+        return self._is_over_cap() or self._free_bytes() - needed_bytes < self.limits.min_free_bytes
+
+    def _is_over_cap(self) -> bool:
+        return self._total_bytes() > self.limits.cap_bytes
+
+    def _free_bytes(self) -> int:
+        """Free space; a disk that cannot be asked is not full."""
         try:
-            return shutil.disk_usage(self._files.kv_dir).free < self.limits.min_free_bytes
+            return shutil.disk_usage(self._files.kv_dir).free
         except OSError:
-            return False
+            return _PLENTY
 
     def _total_bytes(self) -> int:
         return self._catalog.total_bytes + self._others_total()

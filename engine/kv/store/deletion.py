@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from engine.kv.store.catalog import Catalog
 from engine.kv.store.files import CONVERSATIONS, DATA_SUFFIX, MANIFEST_SUFFIX, StoreFiles, file_stem
+from engine.kv.store.manifest import read_manifest
+from engine.kv.store.problems import ManifestRejectedError
 from engine.kv.store.records import FORMAT_VERSION
 
 
 def delete_from_disk(kv_dir: Path, conversation_id: str) -> None:
-    """The same for a caller that has nothing open. Raises OSError."""
-    delete_conversation(StoreFiles(kv_dir, FORMAT_VERSION), conversation_id)
+    """The same for a caller that has nothing open. Raises OSError; what is no folder holds nothing."""
+    if kv_dir.is_dir():
+        delete_conversation(StoreFiles(kv_dir, FORMAT_VERSION), conversation_id)
+
+
+def delete_unknown(kv_dir: Path, known_ids: AbstractSet[str]) -> list[str]:
+    """Delete what is stored of any other conversation, and return their ids. Raises OSError."""
+    if not kv_dir.is_dir():
+        return []
+    files = StoreFiles(kv_dir, FORMAT_VERSION)
+    known = {file_stem(conversation_id) for conversation_id in known_ids}
+    deleted: list[str] = []
+    for fingerprint in files.fingerprints():
+        for path in (files.folder(fingerprint) / CONVERSATIONS).glob(f"*{MANIFEST_SUFFIX}"):
+            if path.stem in known:
+                continue
+            try:
+                manifest, _ = read_manifest(path, fingerprint)
+            except ManifestRejectedError:
+                continue  # cleared away when the store is opened
+            delete_conversation(files, manifest.conversation_id)
+            deleted.append(manifest.conversation_id)
+    return deleted
 
 
 def delete_conversation(files: StoreFiles, conversation_id: str, catalogs: Sequence[Catalog] = ()) -> None:

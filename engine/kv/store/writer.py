@@ -8,6 +8,7 @@ Files first, the manifest last: whatever happens, the disk holds the old state o
 from __future__ import annotations
 
 import errno
+import os
 import queue
 import threading
 import time
@@ -196,17 +197,19 @@ class StoreWriter:
     def _can_retry(self, job: _Job, error: OSError) -> bool:
         if isinstance(error, FileNotFoundError):  # a damaged file was removed after we had found it
             return True
-        if error.errno not in _DISK_FULL or not self._collector.is_over():
+        if error.errno not in _DISK_FULL or not self._collector.is_over(_new_bytes(job)):
             return False
-        job.evicted += self._collect(job)
+        job.evicted += self._collect(job, _new_bytes(job))
         return bool(job.evicted)
 
-    def _collect(self, job: _Job) -> tuple[Eviction, ...]:
+    def _collect(self, job: _Job, needed_bytes: int = 0) -> tuple[Eviction, ...]:
         with self._turn:
             protected = {job.conversation_id, *self._jobs}
-        return self._collector.collect(protected)
+        return self._collector.collect(protected, needed_bytes)
 
     def _attempt(self, job: _Job) -> None:
+        if not self._collector.has_room(_new_bytes(job)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with self._unless_cancelled(job):
             job.is_reading = True
         folders: set[Path] = set()
@@ -281,3 +284,7 @@ class StoreWriter:
         if not jobs:
             del self._jobs[job.conversation_id]
         self._catalog.let_go(job.names)
+
+
+def _new_bytes(job: _Job) -> int:
+    return sum(tensor.spec.nbytes for new_file in job.new_files for tensor in new_file.tensors)

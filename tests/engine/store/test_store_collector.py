@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from engine.kv.store.collector import Limits
-from engine.kv.store.deletion import delete_conversation
+from engine.kv.store.deletion import delete_conversation, delete_unknown
 from tests.engine.store.conftest import Store, ids
 
 
@@ -90,6 +91,32 @@ def test_the_free_space_floor_evicts_until_it_holds(tmp_path: Path, monkeypatch:
     result = store.must_save("d", ids(300, seed=ord("d")))
     assert [each.conversation_id for each in result.evicted] == ["a", "b"]
     assert not store.collector.is_over()
+    store.close()
+
+
+def test_a_floor_out_of_reach_evicts_nobody_and_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs filled the disk: no eviction helps, so the chats keep what they have."""
+    store = Store(tmp_path)
+    aged(store, *"abc")
+    before = store.disk_bytes()
+    store = reopened(store, Limits(cap_bytes=2**60, min_free_bytes=1000 * before))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, 10 * before))
+    result = store.save("d", ids(300, seed=ord("d")))
+    assert result.error is not None
+    assert result.error.errno == errno.ENOSPC
+    assert result.evicted == ()
+    assert store.disk_bytes() == before
+    store.close()
+
+
+def test_what_is_stored_of_unknown_conversations_is_deleted_and_nothing_else(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    aged(store, *"abc")
+    store.close()
+    assert delete_unknown(tmp_path, {"a", "c"}) == ["b"]
+    store = Store(tmp_path)
+    assert sorted(store.catalog.conversation_ids()) == ["a", "c"]
+    assert store.catalog.total_bytes == store.disk_bytes()
     store.close()
 
 
