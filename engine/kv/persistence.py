@@ -19,7 +19,7 @@ from engine.kv.state_layers import StateSnapshot
 from engine.kv.store.catalog import Catalog
 from engine.kv.store.chunk_format import chunk_file
 from engine.kv.store.collector import Collector, Limits
-from engine.kv.store.files import StoreFiles
+from engine.kv.store.files import StoreFiles, file_stem
 from engine.kv.store.manifest import root_of
 from engine.kv.store.problems import ChunkRejectedError, StoreProblem
 from engine.kv.store.reader import ChunkJob, StoreReader
@@ -234,7 +234,8 @@ class Persistence:
         return None, miss
 
     def _drop(self, problem: ChunkRejectedError, *, is_state: bool) -> Miss:
-        self.catalog.drop_from(problem.key, is_state=is_state)
+        for conversation_id in self.catalog.drop_from(problem.key, is_state=is_state):  # all that share the file
+            self._files.lost[file_stem(conversation_id)] = problem.code
         return miss_of(problem.code, str(problem))
 
 

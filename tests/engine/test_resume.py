@@ -118,6 +118,26 @@ def test_a_damaged_chunk_is_read_again_from_there_with_the_reason_and_the_right_
     assert statistics.miss_reason
 
 
+@pytest.mark.parametrize("kind", ["body", "zeros", "truncated", "empty"])
+def test_every_chat_that_shares_a_damaged_chunk_is_told_so(
+    start_engine: StartEngine, tiny_model: Path, tmp_path: Path, kind: str
+) -> None:
+    """The first one to read it drops it from the disk; the other one has lost what came after it."""
+    engine = start_engine(tiny_model)
+    document = "the quick brown fox " * 70
+    chats = {name: [user(document + f"{name} " * 60)] for name in ("a", "b")}
+    for name, messages in chats.items():
+        engine.reply(name, messages)
+        messages.append(user("and then?"))
+    start_engine()
+    shared = manifest_of(tmp_path).chunks[0]
+    assert shared == manifest_of(tmp_path, "b").chunks[0]
+    damage(kind, data_file(tmp_path, "chunks", shared.key), seed=1)
+    engine = start_engine(tiny_model)
+    codes = [engine.reply(name, messages).statistics.miss_code for name, messages in chats.items()]
+    assert codes == [MissCode.FILE_DAMAGED, MissCode.FILE_DAMAGED]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_state_goes_back_to_the_checkpoint_before_it(
     start_engine: StartEngine, window_model: Path, tmp_path: Path, kind: str
