@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.protocol.commands import ChatMessage, Forget, Generate, Role
+from engine.protocol.commands import ChatMessage, Forget, ForgetUnknown, Generate, Role
 from engine.protocol.config import GREEDY, Sampling
 from engine.protocol.events import (
     CacheState,
@@ -226,6 +226,22 @@ def test_forgetting_right_after_a_reply_leaves_nothing_behind(
         engine.worker.submit(Forget(f"c{number}"))
     start_engine()
     assert [path for kind in KINDS for path in (tmp_path / "kv").glob(f"*/{kind}/**/*.*")] == []
+
+
+def test_what_is_left_of_a_deletion_that_was_cut_off_goes_at_the_next_start(
+    start_engine: StartEngine, tiny_model: Path, tmp_path: Path
+) -> None:
+    engine = start_engine(tiny_model)
+    messages = {name: [user(f"{name} has something to say")] for name in ("kept", "deleted")}
+    for name, chat in messages.items():
+        engine.reply(name, chat)
+    engine = start_engine()
+    engine.worker.submit(ForgetUnknown(frozenset({"kept"})))
+    engine.load(tiny_model)
+    assert [row.conversation_id for row in engine.report().conversations] == ["kept"]
+    assert [path.stem for path in (tmp_path / "kv").glob("*/conversations/*")] == ["kept"]
+    messages["kept"].append(user("go on"))
+    assert engine.reply("kept", messages["kept"]).statistics.miss_code is None
 
 
 def test_the_report_agrees_with_tensors_and_files(start_engine: StartEngine, tiny_model: Path, tmp_path: Path) -> None:

@@ -97,12 +97,6 @@ class Catalog:
         with self._lock:
             return sum(self._sizes.values()) + sum(entry.nbytes for entry in self._index.entries.values())
 
-    @property
-    def shared_total(self) -> int:
-        """Of all files more than one manifest refers to, each counted once."""
-        with self._lock:
-            return sum(self._sizes.get(name, 0) for name, users in self._index.users.items() if len(users) > 1)
-
     # -- changing --------------------------------------------------------------------------------------------------
 
     def put(self, manifest: Manifest, guard: AbstractContextManager[None] | None = None) -> int:

@@ -66,12 +66,6 @@ class StoreReader:
     def close(self) -> None:
         self._threads.shutdown()
 
-    def read_chunk(
-        self, ref: ChunkRef, token_ids: Sequence[int], specs: Sequence[TensorSpec], pieces: Sequence[Pieces]
-    ) -> None:
-        """Fill `pieces`. Raises ChunkRejectedError, and then their content is worthless."""
-        self._read_chunk(ChunkJob(ref, token_ids, specs, pieces), _never)
-
     def read_chunks(self, jobs: Sequence[ChunkJob], is_cancelled: Callable[[], bool] | None = None) -> ReadResult:
         """Read a conversation's chunks, in order, until one is not intact; `is_cancelled` is asked between slices."""
         started = time.perf_counter()

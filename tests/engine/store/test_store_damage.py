@@ -9,7 +9,7 @@ import random
 import shutil
 import struct
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,21 @@ from engine.kv.store.catalog import Catalog
 from engine.kv.store.chunk_format import FileLayout, token_ids_spec
 from engine.kv.store.files import FileName
 from engine.kv.store.problems import ChunkRejectedError, StoreProblem
-from engine.kv.store.reader import ChunkJob
+from engine.kv.store.reader import ChunkJob, Pieces
 from engine.kv.store.records import ChunkRef, Manifest, StateRef, TensorSpec
 from tests.engine.store.conftest import Store, chunk_specs, ids
 
 IDS = ids(600)
 HUGE = (2**63, 2**64 - 1, 2**40, 2**31)
+
+
+def read_one(
+    store: Store, ref: ChunkRef, token_ids: Sequence[int], specs: Sequence[TensorSpec], pieces: Sequence[Pieces]
+) -> None:
+    """Read a chunk; raises what is wrong with it."""
+    problem = store.reader.read_chunks([ChunkJob(ref, token_ids, specs, pieces)]).problem
+    if problem is not None:
+        raise problem
 
 
 class Saved:
@@ -170,7 +179,7 @@ def test_a_chunk_of_other_ids_is_rejected(saved: Saved) -> None:
     specs = chunk_specs(CHUNK_TOKENS)
     pieces = [(memoryview(bytearray(spec.nbytes)),) for spec in specs]
     with pytest.raises(ChunkRejectedError) as caught:
-        saved.store.reader.read_chunk(ref, ids(CHUNK_TOKENS, seed=9), specs, pieces)
+        read_one(saved.store, ref, ids(CHUNK_TOKENS, seed=9), specs, pieces)
     assert caught.value.code is StoreProblem.FOREIGN
 
 
@@ -182,7 +191,7 @@ def test_another_geometry_is_rejected(saved: Saved) -> None:
     for specs in (chunk_specs(CHUNK_TOKENS, 16), same_size, renamed, good[::-1], good[:1], []):
         pieces = [(memoryview(bytearray(spec.nbytes)),) for spec in specs]
         with pytest.raises(ChunkRejectedError):
-            saved.store.reader.read_chunk(ref, IDS[:CHUNK_TOKENS], specs, pieces)
+            read_one(saved.store, ref, IDS[:CHUNK_TOKENS], specs, pieces)
 
 
 def test_absurd_lengths_cost_nothing(saved: Saved) -> None:
@@ -324,7 +333,7 @@ def test_a_damaged_file_that_cannot_be_deleted_is_written_anew(saved: Saved, mon
 
 def test_unknown_keys_are_missing(store: Store) -> None:
     with pytest.raises(ChunkRejectedError) as caught:
-        store.reader.read_chunk(ChunkRef("0" * 64, 1), [1], [], [])
+        read_one(store, ChunkRef("0" * 64, 1), [1], [], [])
     assert caught.value.code is StoreProblem.MISSING
     with pytest.raises(ChunkRejectedError):
         store.reader.read_state(StateRef("0" * 64, 1))

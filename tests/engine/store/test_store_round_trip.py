@@ -66,12 +66,12 @@ def test_two_chats_with_a_common_beginning_share_its_files(store: Store) -> None
     second = store.must_save("b", common + ids(100, seed=2))
     assert second.bytes_written < first.bytes_written / 2
     shared = store.catalog.shared_bytes("a")
-    assert shared == store.catalog.shared_bytes("b") == store.catalog.shared_total > 0
+    assert shared == store.catalog.shared_bytes("b") > 0
     total = store.catalog.disk_bytes("a") + store.catalog.disk_bytes("b") - shared
     assert total == store.catalog.total_bytes == store.disk_bytes()
     store.writer.delete_conversation("a")
     assert store.check_whole("b") == tuple(common + ids(100, seed=2))
-    assert store.catalog.shared_total == 0
+    assert store.catalog.shared_bytes("b") == 0
     assert store.disk_bytes() == store.catalog.total_bytes == store.catalog.disk_bytes("b")
 
 
@@ -106,7 +106,7 @@ def test_the_report_needs_no_engine_and_agrees_with_the_disk(tmp_path: Path) -> 
     rows = {row.conversation_id: row for row in report.conversations}
     assert report.budget_bytes == 7
     assert report.disk_bytes == first.catalog.total_bytes + second.catalog.total_bytes
-    assert report.shared_bytes == first.catalog.shared_total
+    assert report.shared_bytes == first.catalog.shared_bytes("a")
     assert rows["a"].disk_bytes == first.catalog.disk_bytes("a") + second.catalog.disk_bytes("a")
     assert rows["a"].tokens == 700  # the newest
     assert rows["b"].shared_bytes == first.catalog.shared_bytes("b") == rows["a"].shared_bytes > 0
