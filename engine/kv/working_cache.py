@@ -155,8 +155,10 @@ class WorkingCache(Cache):
         self.arena.write(0, old.read(0, self.length))
 
     def append_ids(self, token_ids: Sequence[int]) -> None:
-        """Record ids that a finished forward pass has written to every layer."""
+        """Record ids whose keys and values a finished forward pass has written to every layer."""
         self.token_ids.extend(token_ids)
+        for layer in self._full:
+            layer.length = len(self.token_ids)
 
     def checkpoint(self) -> None:
         """Remember the state layers as they are now, so that the cache can come back to this length."""
@@ -191,6 +193,15 @@ class WorkingCache(Cache):
         for layer in self._full:
             layer.length = length
         return length
+
+    def readmit(self, token_ids: Sequence[int]) -> None:
+        """Count ids again that a rollback cut off right here, before anything else was written in their place.
+
+        Only for caches that can be cropped.
+        """
+        self.token_ids.extend(token_ids)
+        for layer in self._full:
+            layer.length = self.length
 
     def publish(self, token_ids: Sequence[int], state: StateSnapshot | None = None) -> None:
         """Declare that the arena holds `token_ids`, written there from blocks or files, and take over `state`."""

@@ -1,0 +1,80 @@
+"""What one decode step works on, as tables of addresses and sizes that a kernel can read: the columns and their meaning.
+
+All float vectors are float32. Addresses are int64; 0 means that the model has no such part.
+"""
+
+from __future__ import annotations
+
+# sizes[...]: int64
+(
+    LAYERS,
+    HIDDEN,
+    HEADS,
+    KV_HEADS,
+    HEAD_DIM,
+    ROPE_DIM,  # leading numbers of each head that are rotated
+    INTERMEDIATE,
+    VOCABULARY,
+    KV_ROW_BYTES,  # from one cached token to the next
+    QK_NORM,  # NO_NORM, PER_HEAD or FULL_WIDTH
+    ACTIVATION,  # SILU or GELU_TANH
+    THREADS,
+    COS,  # float32 [tokens, ROPE_DIM / 2]
+    SIN,
+    FINAL_NORM,
+    QKV,  # shared scratch, float32 [tokens fed, (HEADS + 2 KV_HEADS) * HEAD_DIM]
+    PARTIAL,  # float32 [tokens fed, HEADS, head_floats]
+    PARTIAL_SEGMENTS,  # segments there is room for
+    DELTA,  # float32 [tokens fed, HIDDEN]: what attention or the MLP adds to the residual
+    GATE,  # float32 [tokens fed, INTERMEDIATE]
+    UP,
+    ACTIVATED,  # bfloat16 [tokens fed, INTERMEDIATE]
+    ACTIVATED_SUMS,  # float32 [tokens fed, INTERMEDIATE / 32]
+    LOGITS,  # float32 [tokens fed, VOCABULARY]
+    PRIVATE,  # a thread's own scratch, one after the other
+    PRIVATE_BYTES,
+    RESIDUAL,  # offsets in it: float32 [tokens fed, HIDDEN]
+    INPUT,  # bfloat16 [tokens fed, widest input]
+    INPUT_SUMS,
+    INPUT_BYTES,  # from one vector to the next in INPUT
+    QUERY,  # bfloat16 [KV_HEADS, tokens fed, heads of one KV head, HEAD_DIM]
+    SCORES,
+    HEAD,  # float32 [HEAD_DIM]
+    NUM_SIZES,
+) = range(34)
+
+NO_NORM, PER_HEAD, FULL_WIDTH = range(3)
+SILU, GELU_TANH = range(2)
+
+# numbers[...]: float32
+EPSILON, ATTENTION_SCALE, RESIDUAL_SCALE, EMBEDDING_SCALE, LOGITS_SCALE, NUM_NUMBERS = range(6)
+
+# matrices[layer * MATRICES_A_LAYER + ...]: (format, weights, scales, minima, rows, columns)
+QUERY_PROJECTION, KEY_PROJECTION, VALUE_PROJECTION, OUTPUT_PROJECTION, GATE_PROJECTION, UP_PROJECTION, DOWN_PROJECTION = (
+    range(7)
+)
+MATRICES_A_LAYER = 7  # then the embedding and the head
+
+# vectors[layer, ...]: addresses
+(
+    ATTENTION_NORM,
+    MLP_NORM,
+    POST_ATTENTION_NORM,
+    POST_MLP_NORM,
+    QUERY_NORM,
+    KEY_NORM,
+    QUERY_BIAS,
+    KEY_BIAS,
+    VALUE_BIAS,
+    OUTPUT_BIAS,
+    GATE_BIAS,
+    UP_BIAS,
+    DOWN_BIAS,
+    HAS_ROPE,  # 0 or 1
+    NUM_VECTORS,
+) = range(15)
+
+# control[...]: int64 words, 8 to a cache line
+REQUESTED, ARRIVED, STOP, START, COUNT, TOKENS, PARKED = 0, 8, 16, 24, 25, 32, 40
+MAX_FED = 8  # TOKENS has room for them
+CONTROL_WORDS = 40 + 8 * 65
