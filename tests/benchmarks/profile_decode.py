@@ -1,0 +1,126 @@
+"""One decode step of the loaded model at a given context: how long it takes, and by which of its parts.
+
+.venv/bin/python -m tests.benchmarks.profile_decode --context 2048
+.venv/bin/python -m tests.benchmarks.profile_decode --context 512 --weights 4bit --steps 64
+
+The whole step is timed without a profiler, whatever runs it. The parts are those of torch operators: a step that one
+kernel does as a whole has next to none, and then only the whole is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from app.paths import resources_dir
+from engine.generation.prefill import prefill
+from engine.kv.working_cache import WorkingCache
+from engine.model.loader import LoadedModel, load_model
+from engine.protocol.config import EngineConfig, Weights
+from tests.benchmarks import machine, operator_times
+from tests.benchmarks.operator_times import PartTime
+from tests.benchmarks.peer_job import make_token_ids
+
+_WARM_STEPS = 8
+_PROFILED_STEPS = 8
+_NATIVE_SHARE = 0.2  # operators that take less of the step than this are not what the step is made of
+
+
+@dataclass(frozen=True, slots=True)
+class WholeStep:
+    """Milliseconds of one step without a profiler, and the bytes that it has to read at least."""
+
+    median_ms: float
+    best_ms: float
+    weights_bytes: int
+    cache_bytes: int
+
+    @property
+    def bytes_a_second(self) -> float:
+        return (self.weights_bytes + self.cache_bytes) / (self.median_ms / 1e3)
+
+
+class Stepper:
+    """A cache filled to `context`; every step decodes one token there and takes it back."""
+
+    def __init__(self, model: LoadedModel, ids: Sequence[int], context: int, chunk: int) -> None:
+        self._model = model
+        self._context = context
+        self._cache: WorkingCache = model.new_cache(len(ids))
+        self._next = ids[context]
+        prefill(model.forward, self._cache, list(ids[:context]), chunk, lambda: False, lambda done, total: None)
+
+    def __call__(self) -> None:
+        self._model.forward([self._next], self._cache)
+        self._cache.rollback(self._context)
+
+    def time(self, steps: int) -> WholeStep:
+        for _ in range(_WARM_STEPS):
+            self()
+        times = []
+        for _ in range(steps):
+            started = time.perf_counter()
+            self()
+            times.append((time.perf_counter() - started) * 1e3)
+        cache_bytes = self._context * self._model.geometry.bytes_per_token
+        return WholeStep(statistics.median(times), min(times), self._model.info.weights_bytes, cache_bytes)
+
+
+def lines(whole: WholeStep, parts: Sequence[PartTime]) -> list[str]:
+    """Both for a person. What the operators do not take is Python's and torch's way to them."""
+    found = [
+        f"one step: {whole.median_ms:.2f} ms (median), {whole.best_ms:.2f} ms (best),"
+        f" {1e3 / whole.median_ms:.1f} tok/s",
+        f"reads {whole.weights_bytes / 1e6:.0f} MB of weights and {whole.cache_bytes / 1e6:.0f} MB of cache:"
+        f" {whole.bytes_a_second / 1e9:.1f} GB a second",
+    ]
+    inside = sum(one.self_ms for one in parts)
+    if inside < _NATIVE_SHARE * whole.median_ms:
+        return [*found, f"torch operators take {inside:.2f} ms of it: the step is a kernel of its own"]
+    found += ["", f"{'':28}{'ms':>8}{'share':>8}{'operators':>11}"]
+    rows = [(one.part, one.self_ms, one.operators) for one in parts]
+    rows.append(("outside operators (Python)", whole.median_ms - inside, 0))
+    for part, took_ms, count in rows:
+        found.append(f"{part:28}{took_ms:8.2f}{took_ms / whole.median_ms:8.0%}{count or '':>11}")
+    between = ", ".join(f"{one.part} {one.python_ms:.1f}" for one in sorted(parts, key=lambda one: -one.python_ms)[:5])
+    return [*found, "", f"between operators with the profiler's own work, ms: {between}"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    if (busy := machine.busy_percent()) > machine.BUSY_PERCENT:
+        print(f"other programs use {busy:.0f}% of the processor", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="ember-profile-") as scratch:
+        config = EngineConfig(Path(scratch) / "kv", Path(scratch) / "converted", num_threads=options.threads)
+        model = load_model(options.model, Weights(options.weights), config, lambda stage: None)
+    ids = make_token_ids(options.model, options.context + 1)
+    stepper = Stepper(model, ids, options.context, config.prefill_chunk)
+    whole = stepper.time(options.steps)
+    parts = operator_times.measure(model.forward._model, stepper, _PROFILED_STEPS)
+    print(f"{model.info.name}, {options.weights}, {options.context:,} tokens cached, {options.threads} threads")
+    print("\n".join(lines(whole, parts)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--weights", choices=[one.value for one in Weights], default=Weights.BITS_16.value)
+    parser.add_argument("--steps", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
+    parser.add_argument("--model", type=Path, default=resources_dir() / "models" / "SmolLM2-135M-Instruct")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
