@@ -47,9 +47,11 @@ def run(load: Callable[[Job], Peer]) -> None:
     job = Job.from_json(sys.stdin.read())
     started = time.perf_counter()
     peer = load(job)
+    load_s = time.perf_counter() - started
     result: dict[str, Any] = {
         "import_s": import_s,
-        "load_s": time.perf_counter() - started,
+        "load_s": load_s,
+        "start_s": import_s + load_s,
         "rss_loaded_bytes": psutil.Process().memory_info().rss,
     }
     _tell(result)
