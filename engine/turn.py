@@ -143,6 +143,8 @@ class Turn:
                 cache=self._caches.reading(active.cache),
                 miss_code=active.miss.code.value if active.miss else None,
                 miss_params=active.miss.params if active.miss else {},
+                drafted_tokens=decode.drafted_tokens,
+                accepted_tokens=decode.accepted_tokens,
             ),
         )
 

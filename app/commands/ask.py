@@ -183,8 +183,8 @@ def _code(run: EngineRun, turn: _Turn) -> int:
 
 
 def _result(finished: Finished, turn: _Turn) -> dict[str, Any]:
-    """The object of the public contract, and more: `new_tokens`, `miss_code`, `miss_params`, `pressure`, and the
-    snapshot's `save_s`, `reason` and `code`."""
+    """The object of the public contract, and more: `new_tokens`, `miss_code`, `miss_params`, `drafted_tokens`,
+    `accepted_tokens`, `pressure`, and the snapshot's `save_s`, `reason` and `code`."""
     snapshot: dict[str, Any] = {"bytes_written": 0, "bytes_total": 0}
     match turn.saved:
         case SnapshotSaved() as saved:

@@ -26,7 +26,11 @@ class ForwardPass:
 
     `takes_chunks`: False for models that forget their recurrent state when several tokens follow earlier ones; they get
     such tokens one at a time. `on_out_of_memory` frees memory and says whether the pass is worth another try.
+    `multi_token_is_exact`: feeding a few tokens at once (up to `engine.generation.speculation.MOST_FED`) gives the very
+    logits, bit for bit, of feeding them one by one.
     """
+
+    multi_token_is_exact: bool = False
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
         self.tokens_fed = 0
@@ -35,7 +39,7 @@ class ForwardPass:
         self._model = model
         self._device = device
         parameters = inspect.signature(model.forward).parameters
-        self._extra: dict[str, object] = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        self._keeps_logits = "logits_to_keep" in parameters
         self._takes_positions = "position_ids" in parameters
 
     @torch.inference_mode()
@@ -48,30 +52,45 @@ class ForwardPass:
         ids = list(token_ids)
         if not self.takes_chunks and cache.length:
             for token_id in ids[:-1]:
-                self._feed_twice([token_id], cache)
+                self._run_twice(self._feed, [token_id], cache)
             ids = ids[-1:]
-        return self._feed_twice(ids, cache)
+        return self._run_twice(self._feed, ids, cache)
 
-    def _feed_twice(self, ids: list[int], cache: WorkingCache) -> torch.Tensor:
+    @torch.inference_mode()
+    def all_logits(self, token_ids: Sequence[int], cache: WorkingCache) -> torch.Tensor:
+        """Feed `token_ids` (at least one) and return the logits after each of them, `[tokens, vocab]` in float32.
+
+        Otherwise like a call; only for models that take chunks.
+        """
+        return self._run_twice(self._feed_all, list(token_ids), cache)
+
+    def _run_twice(
+        self, feed: Callable[[list[int], WorkingCache], torch.Tensor], ids: list[int], cache: WorkingCache
+    ) -> torch.Tensor:
         before = cache.length
         try:
-            return self._feed(ids, cache)
+            return feed(ids, cache)
         except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error) or cache.length != before or not self.on_out_of_memory():
                 raise
-        return self._feed(ids, cache)
+        return feed(ids, cache)
 
     def _feed(self, ids: list[int], cache: WorkingCache) -> torch.Tensor:
+        return self._run(ids, cache, 1)[0]
+
+    def _feed_all(self, ids: list[int], cache: WorkingCache) -> torch.Tensor:
+        return self._run(ids, cache, len(ids))
+
+    def _run(self, ids: list[int], cache: WorkingCache, num_logits: int) -> torch.Tensor:
+        """Returns the logits after the last `num_logits` ids, `[num_logits, vocab]`."""
         before = cache.length
         try:
             input_ids = torch.tensor([ids], dtype=torch.long, device=self._device)
-            positions = (
-                {"position_ids": torch.arange(before, before + len(ids), device=self._device)[None]}
-                if self._takes_positions
-                else {}
-            )
-            output = self._model(input_ids=input_ids, cache=cache, use_cache=True, **positions, **self._extra)
-            logits: torch.Tensor = output.logits[0, -1].float()
+            extra: dict[str, object] = {"logits_to_keep": num_logits} if self._keeps_logits else {}
+            if self._takes_positions:
+                extra["position_ids"] = torch.arange(before, before + len(ids), device=self._device)[None]
+            output = self._model(input_ids=input_ids, cache=cache, use_cache=True, **extra)
+            logits: torch.Tensor = output.logits[0, -num_logits:].float()
             synchronize(self._device)  # errors show here, cancelling acts at once, and times are true
         except BaseException:
             cache.rollback(before, is_torn=True)

@@ -156,7 +156,8 @@ class TurnStatistics:
     `prefilled_tokens` counts the tokens fed to the model before the first new one, where they are fed.
     `decode_tps` never mixes in the time to the first token; None for fewer than two tokens.
     `miss_reason` says why tokens that had been read before were read again; None when nothing was. `miss_code` (a
-    `MissCode`) and `miss_params` say the same for the window's words.
+    `MissCode`) and `miss_params` say the same for the window's words. `drafted_tokens` were fed as guesses of what the
+    chat repeats; `accepted_tokens` of them the model chose: passes that the reply did without.
     """
 
     prompt_tokens: int
@@ -172,6 +173,8 @@ class TurnStatistics:
     cache: CacheReading
     miss_code: str | None = None
     miss_params: dict[str, str] = field(default_factory=dict)
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

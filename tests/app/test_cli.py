@@ -123,7 +123,7 @@ def test_ask_json_has_the_fields_of_the_contract(ember):
     told = ember("ask", "--json", "Hello")
     assert (told.code, told.err) == (0, "")
     content = told.content
-    extras = {"new_tokens", "miss_code", "miss_params", "pressure"}
+    extras = {"new_tokens", "miss_code", "miss_params", "pressure", "drafted_tokens", "accepted_tokens"}
     assert {name: type(value) for name, value in content.items() if name not in extras | {"miss_reason"}} == {
         "conversation_id": str,
         "reply": str,
@@ -142,7 +142,7 @@ def test_ask_json_has_the_fields_of_the_contract(ember):
     }
     assert (content["reply"], content["token_ids"], content["finish_reason"]) == ("Hello there.", [0, 1, 2], "stop")
     assert content["miss_reason"] is None
-    assert [content[name] for name in sorted(extras)] == [None, {}, 3, []]
+    assert [content[name] for name in sorted(extras)] == [0, 0, None, {}, 3, []]
     assert content["cache"] == {"tokens": 12, "bytes": 276_480, "precision": "float32", "place": "cpu"}
     assert (content["snapshot"]["bytes_written"], content["snapshot"]["bytes_total"]) == (100, 300)
 

@@ -91,3 +91,9 @@ def test_numbers_that_are_none_are_refused(bad: float, sampling: Sampling) -> No
     logits[4] = bad
     with pytest.raises(GenerationError):
         Sampler(sampling, [], CPU).sample(logits)
+
+
+def test_a_token_counts_as_seen_once_it_was_drawn() -> None:
+    sampler = Sampler(Sampling(temperature=0.0, top_p=1.0, repetition_penalty=2.0), [3], CPU)
+    logits = torch.tensor([-1.0, 3.0, 2.0, 3.5, -0.5])
+    assert [sampler.sample(logits.clone()) for _ in range(4)] == [1, 2, 3, 3]
