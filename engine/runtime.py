@@ -102,6 +102,7 @@ class Runtime:
 
     def generate(self, command: Generate, is_cancelled: Callable[[], bool]) -> Finished:
         model, caches = self._loaded()
+        model.poll()
         load_s, self._unreported_load_s = self._unreported_load_s, 0.0
         given_way_before = caches.times_given_way
         model.forward.on_out_of_memory = lambda: self._free_memory(command.conversation_id)
@@ -180,6 +181,7 @@ class Runtime:
 
     def bench(self, command: RunBench, is_cancelled: Callable[[], bool]) -> BenchFinished:
         model, _ = self._loaded()
+        model.poll()
         result = bench.run(command, model, self._config, is_cancelled)
         return BenchFinished(command.request_id, result)
 
@@ -193,6 +195,8 @@ class Runtime:
         return self._model, self._caches
 
     def _unload(self) -> None:
+        if self._model is not None:
+            self._model.close()
         if self._caches is not None:
             self._caches.close(_CLOSE_SAVER_S)
         self._model = self._caches = None

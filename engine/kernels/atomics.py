@@ -25,9 +25,7 @@ if sys.platform == "win32":
         "ember_yield", ctypes.cast(ctypes.windll.kernel32.SwitchToThread, ctypes.c_void_p).value
     )
 else:
-    llvmlite.binding.add_symbol(
-        "ember_yield", ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value
-    )
+    llvmlite.binding.add_symbol("ember_yield", ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value)
 
 
 def _pointer(builder, address):

@@ -1,9 +1,9 @@
 """Attention of one new token over cached keys and values, piece by piece.
 
-The cached tokens are cut into segments of 128 at fixed places. A unit is one KV head in one segment, for all query heads
-that share it: it leaves a partial result (largest score, sum of exponentials, weighted sum of values), and the partial
-results of a head are merged in the order of the segments (online softmax, arXiv 2205.14135; split over the keys as in
-FlashDecoding). So the result does not depend on the number of threads, nor on how many tokens are fed at once.
+The cached tokens are cut into segments of 128 at fixed places. A unit is one KV head in one segment, for all the query
+heads that share it: it leaves a partial result (largest score, sum of exponentials, weighted sum of values), and the
+partial results of a head are merged in the order of the segments (online softmax, arXiv 2205.14135; split over the
+keys as in FlashDecoding). So the result depends neither on the number of threads nor on how many tokens are fed.
 
 Keys and values are bfloat16 `[tokens, kv_heads, head_dim]`, head_dim a multiple of 32; sums are float32.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from engine.kernels import plan
+from engine.kernels.plan import SEGMENT
 from engine.kernels.simd import (
     LANES,
     add,
@@ -36,22 +38,14 @@ from engine.kernels.simd import (
     sum_lanes,
 )
 
-SEGMENT = 128
 _TOKENS_AHEAD = 24
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 _LOWEST = np.float32(-3.0e38)
 
 
-@njit(nogil=True)
-def head_floats(segments, head_dim):
-    """Size of one head's partial results: the largest scores, the sums (each padded to 16), then the weighted values."""
-    return 2 * _padded(segments) + segments * head_dim
-
-
-@njit(nogil=True)
-def _padded(segments):
-    return (segments + LANES - 1) // LANES * LANES
+head_floats = njit(nogil=True)(plan.head_floats)
+_padded = njit(nogil=True)(plan.padded)
 
 
 @njit(nogil=True)
@@ -60,10 +54,10 @@ def attend_segment(
 ):
     """Partial results of `group` query heads over `count` cached tokens (1 to 128).
 
-    query: bfloat16 `[group, head_dim]`; keys, values: the first token of the segment, this KV head; row_bytes: from token
-    to token; scores: scratch, float32 `[group, 128]`; partial: the first head's partial results over all `segments`, of
-    which this is number `segment`; ahead: bytes of each token's row to fetch ahead of their use, 0 if they were fetched
-    before.
+    query: bfloat16 `[group, head_dim]`; keys, values: the first token of the segment, this KV head; row_bytes: from
+    token to token; scores: scratch, float32 `[group, 128]`; partial: the first head's partial results over all
+    `segments`, of which this is number `segment`; ahead: bytes of each token's row to fetch ahead of
+    their use, 0 if they were fetched before.
     """
     stride = 4 * head_floats(segments, head_dim)
     result = partial + 8 * _padded(segments) + 4 * segment * head_dim

@@ -1,7 +1,7 @@
 """Matrix times vector, for one to eight vectors at once, on weights packed for it.
 
-A matrix `[rows, columns]` (rows a multiple of 16, columns of 32) is stored in blocks of 16 rows, so that a vector register
-holds one number of each row and no sum ever runs across a register. Three formats:
+A matrix `[rows, columns]` (rows a multiple of 16, columns of 32) is stored in blocks of 16 rows, so that a vector
+register holds one number of each row and no sum ever runs across a register. Three formats:
 
 - BF16: row-major bfloat16, as torch keeps it (no second copy).
 - Q4: weight = scale * q + minimum, q in 0..15; scale and minimum in float16 for every 32 columns of a row. Words of 16
@@ -9,8 +9,8 @@ holds one number of each row and no sum ever runs across a register. Three forma
 - Q8: weight = scale * q, q in -128..127. Words `[rows / 16, columns / 4, 16, 2]`: the low and the high byte of word
   [b, j, r, l] are q + 128 of columns 4j + l and 4j + 2 + l.
 
-Q4 holds GGUF's Q4_0 and Q4_1 without loss, Q8 its Q8_0. Vectors are bfloat16, sums float32. The result for a vector does
-not depend, to the last bit, on how many others are multiplied with it or on the number of threads.
+Q4 holds GGUF's Q4_0 and Q4_1 without loss, Q8 its Q8_0. Vectors are bfloat16, sums float32. The result for a vector
+does not depend, to the last bit, on how many others are multiplied with it or on the number of threads.
 """
 
 from __future__ import annotations

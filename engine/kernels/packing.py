@@ -1,4 +1,4 @@
-"""Weights in the layouts that `engine.kernels.matrices` multiplies: packed, quantized, and unpacked again. Torch only."""
+"""Weights in the layouts that `engine.kernels.matrices` multiplies: packed, quantized, unpacked again. Torch only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Format(IntEnum):
 class Matrix:
     """A weight matrix `[rows, columns]` in one of the formats.
 
-    words: bfloat16 `[rows, columns]`; Q4 int16 `[rows / 16, columns / 8, 16, 2]`; Q8 int16 `[rows / 16, columns / 4, 16, 2]`.
+    words: bfloat16 `[rows, columns]`; Q4 int16 `[rows / 16, columns / 8, 16, 2]`; Q8 int16
+    `[rows / 16, columns / 4, 16, 2]`.
     scales, minima: float16 `[rows / 16, columns / 32, 16]`, minima only for Q4.
     """
 
@@ -70,7 +71,9 @@ def pack_q4(numbers: torch.Tensor, scales: torch.Tensor, minima: torch.Tensor) -
     words = torch.empty(rows // ROWS, columns // 8, ROWS, 2, dtype=torch.int16)
     for start in range(0, rows, _ROWS_AT_ONCE):
         piece = numbers[start : start + _ROWS_AT_ONCE]
-        planes = piece.view(-1, ROWS, columns // 8, 4, 2).permute(3, 0, 2, 1, 4).int()  # [4, blocks, columns / 8, 16, 2]
+        planes = (
+            piece.view(-1, ROWS, columns // 8, 4, 2).permute(3, 0, 2, 1, 4).int()
+        )  # [4, blocks, columns / 8, 16, 2]
         packed = planes[0] | planes[1] << 4 | planes[2] << 8 | planes[3] << 12
         words[start // ROWS : start // ROWS + len(packed)] = packed.short()
     return Matrix(Format.Q4, rows, columns, words, _by_block(scales), _by_block(minima))
@@ -110,7 +113,9 @@ def quantize(weight: torch.Tensor, target: Format) -> Matrix:
             offset, least, most = torch.zeros(()), -128, 127
         scales[start:stop] = scale
         divisor = torch.where(scale > 0, scale, 1).float()[..., None]
-        numbers[start:stop] = ((groups - offset) / divisor).round_().clamp_(least, most).view(-1, columns).to(numbers.dtype)
+        numbers[start:stop] = (
+            ((groups - offset) / divisor).round_().clamp_(least, most).view(-1, columns).to(numbers.dtype)
+        )
     return pack_q4(numbers, scales, minima) if target is Format.Q4 else pack_q8(numbers, scales)
 
 

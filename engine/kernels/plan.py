@@ -1,4 +1,4 @@
-"""What one decode step works on, as tables of addresses and sizes that a kernel can read: the columns and their meaning.
+"""What one decode step works on, as tables of addresses and sizes that a kernel can read: what each column means.
 
 All float vectors are float32. Addresses are int64; 0 means that the model has no such part.
 """
@@ -50,9 +50,15 @@ SILU, GELU_TANH = range(2)
 EPSILON, ATTENTION_SCALE, RESIDUAL_SCALE, EMBEDDING_SCALE, LOGITS_SCALE, NUM_NUMBERS = range(6)
 
 # matrices[layer * MATRICES_A_LAYER + ...]: (format, weights, scales, minima, rows, columns)
-QUERY_PROJECTION, KEY_PROJECTION, VALUE_PROJECTION, OUTPUT_PROJECTION, GATE_PROJECTION, UP_PROJECTION, DOWN_PROJECTION = (
-    range(7)
-)
+(
+    QUERY_PROJECTION,
+    KEY_PROJECTION,
+    VALUE_PROJECTION,
+    OUTPUT_PROJECTION,
+    GATE_PROJECTION,
+    UP_PROJECTION,
+    DOWN_PROJECTION,
+) = range(7)
 MATRICES_A_LAYER = 7  # then the embedding and the head
 
 # vectors[layer, ...]: addresses
@@ -74,7 +80,18 @@ MATRICES_A_LAYER = 7  # then the embedding and the head
     NUM_VECTORS,
 ) = range(15)
 
-# control[...]: int64 words, 8 to a cache line
-REQUESTED, ARRIVED, STOP, START, COUNT, TOKENS, PARKED = 0, 8, 16, 24, 25, 32, 40
+# control[...]: int64 words, 8 to a cache line; logits are wanted of the tokens FIRST_LOGITS to COUNT
+REQUESTED, ARRIVED, STOP, START, COUNT, FIRST_LOGITS, TOKENS, PARKED = 0, 8, 16, 24, 25, 26, 32, 40
 MAX_FED = 8  # TOKENS has room for them
 CONTROL_WORDS = 40 + 8 * 65
+
+SEGMENT = 128  # tokens of a partial attention result
+
+
+def padded(segments: int) -> int:
+    return (segments + 15) // 16 * 16
+
+
+def head_floats(segments: int, head_dim: int) -> int:
+    """Size of one head's partial results: largest scores, sums (each padded to 16), then the weighted values."""
+    return 2 * ((segments + 15) // 16 * 16) + segments * head_dim

@@ -1,8 +1,8 @@
 """Vector registers for numba kernels: sixteen float32, or thirty-two 16-bit numbers, and what one can do with them.
 
-Every operation is one LLVM instruction or intrinsic on a generic vector type, so it compiles for any processor (two AVX2
-or four NEON registers where there is no AVX-512). Only `dot_pairs` has a special form, for AVX512-BF16. Memory is given
-by address (int64), as torch tells it; nothing is checked here, so callers prove their bounds.
+Every operation is one LLVM instruction or intrinsic on a generic vector type, so it compiles for any processor (two
+AVX2 or four NEON registers where there is no AVX-512). Only `dot_pairs` has a special form, for AVX512-BF16. Memory is
+given by address (int64), as torch tells it; nothing is checked here, so callers prove their bounds.
 """
 
 from __future__ import annotations
@@ -315,11 +315,11 @@ def max_lanes(typingctx, value):
 def exp_lanes(typingctx, value):
     """e to the power of each lane, above 88 as at 88; relative error under 2e-7.
 
-    Below -60 it is 0: less than a rounding error of any sum with 1 in it, and small enough to make denormal numbers, which
-    cost a hundred times as long.
+    Below -60 it is 0: less than a rounding error of any sum with 1 in it, and small enough to make denormal numbers,
+    which cost a hundred times as long.
 
-    2^n * e^r with n = round(x / ln 2) and r in two steps (Cody and Waite), e^r by its Taylor polynomial of degree 6 over
-    |r| <= 0.347.
+    2^n * e^r with n = round(x / ln 2) and r in two steps (Cody and Waite), e^r by its Taylor polynomial of degree 6
+    over |r| <= 0.347.
     """
 
     def codegen(context, builder, signature, args):
@@ -348,8 +348,7 @@ def exp_lanes(typingctx, value):
 
 
 def _as_f32(value: float) -> float:
-    return struct.unpack("f", struct.pack("f", value))[0]
-
+    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 @intrinsic

@@ -1,7 +1,7 @@
 """The threads that run a step together: the inference thread and helpers that wait for it.
 
-A helper spins between the tokens of a reply, because waking a sleeping thread costs more than a small model's layer; after
-some milliseconds without a step it goes to sleep, so an idle program uses no processor.
+A helper spins between the tokens of a reply, because waking a sleeping thread costs more than a small model's layer;
+after some milliseconds without a step it goes to sleep, so an idle program uses no processor.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
 from engine.kernels import plan as p
 from engine.kernels.atomics import exchange_if, load_word, store_word, wait_turn
@@ -21,7 +21,7 @@ _AWAKE, _ASLEEP = 0, 1
 
 @njit(nogil=True, cache=True)
 def _serve(thread, seen, rounds, control, sizes, numbers, matrices, vectors, cache):
-    """Help with every step requested; returns (steps seen, rounds met, whether to stop) when there is none for a while."""
+    """Help with every step requested; with none for a while returns (steps seen, rounds met, whether to stop)."""
     base = control.ctypes.data
     state = base + 8 * (p.PARKED + 8 * thread)
     looks = 0
@@ -36,7 +36,7 @@ def _serve(thread, seen, rounds, control, sizes, numbers, matrices, vectors, cac
         looks = wait_turn(looks)
         if looks > _LOOKS_BEFORE_SLEEP:
             store_word(state, _ASLEEP)
-            # A step that was requested meanwhile may have been before or after this: whoever changes the word back, wins.
+            # A step may have been requested before or after this: whoever changes the word back, wins.
             if load_word(base + 8 * p.REQUESTED) == seen or not exchange_if(state, _ASLEEP, _AWAKE):
                 return seen, rounds, False
             looks = 0
@@ -60,8 +60,17 @@ def _request(control):
     return asleep
 
 
+def compile_entries() -> None:
+    """Compile what this module calls, or load it from disk, without running it."""
+    words, rows = types.int64[::1], types.int64[:, ::1]
+    tables = (words, words, types.float32[::1], rows, rows, rows)
+    _serve.compile((types.int64, types.int64, types.int64, *tables))
+    _step.compile((types.int64, *tables))
+    _request.compile((words,))
+
+
 class Team:
-    """Runs steps over one plan's tables on `num_threads` threads, the caller's included. Close it to end the helpers."""
+    """Runs steps over one plan's tables on as many threads as they say, the caller's included. Close it at the end."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Runs a Llama-like model's small steps (one to eight tokens) as one kernel, in place of transformers' forward.
 
-Owned by the inference thread. The kernels read and write memory by address: this module owns every tensor that an address
-in the tables points to, and is the only one that fills them in.
+Owned by the inference thread. The kernels read and write memory by address: this module owns every tensor that an
+address in the tables points to, and is the only one that fills them in.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from engine.kernels import plan as p
-from engine.kernels.attention import SEGMENT, head_floats
 from engine.kernels.packing import Matrix
+from engine.kernels.plan import SEGMENT, head_floats
 from engine.kernels.team import Team
 from engine.kv.arena import KVArena
 from engine.kv.working_cache import WorkingCache
@@ -70,19 +70,18 @@ class LeanStep:
         self._cos = self._sin = torch.empty(0)
         self._partial = torch.empty(0)
         self._grow(1)
-        self._team = Team(
-            self._control, self._sizes, self._numbers, self._matrices, self._vectors, self._cache
-        )
+        self._team = Team(self._control, self._sizes, self._numbers, self._matrices, self._vectors, self._cache)
 
     def max_fed(self, length: int) -> int:
         """How many tokens may be fed at once after `length` cached ones."""
         segments = -(-(length + p.MAX_FED) // SEGMENT)
         return max(1, min(p.MAX_FED, _PARTIAL_BYTES // self._partial_bytes(segments)))
 
-    def feed(self, token_ids: Sequence[int], cache: WorkingCache) -> torch.Tensor:
-        """Logits after each of the ids, `[n, vocab]` float32: valid until the next call. Their keys and values are in the cache.
+    def feed(self, token_ids: Sequence[int], cache: WorkingCache, num_logits: int = 1) -> torch.Tensor:
+        """Logits after the last `num_logits` ids, `[num_logits, vocab]` float32: valid until the next call.
 
-        The caller records the ids. Raises ValueError for too many ids or one outside the vocabulary.
+        The keys and values are in the cache then; the caller records the ids. Raises ValueError for too many ids or one
+        outside the vocabulary, RuntimeError when memory runs out.
         """
         count, start = len(token_ids), cache.length
         if not 1 <= count <= self.max_fed(start):
@@ -93,10 +92,10 @@ class LeanStep:
         self._bind(cache.arena)
         self._grow(start + count)
         control = self._control
-        control[p.START], control[p.COUNT] = start, count
+        control[p.START], control[p.COUNT], control[p.FIRST_LOGITS] = start, count, count - num_logits
         control[p.TOKENS : p.TOKENS + count] = token_ids
         self._team.step()
-        return self._logits[:count]
+        return self._logits[count - num_logits : count]
 
     def close(self) -> None:
         """End the helper threads."""

@@ -1,7 +1,7 @@
 """What a Llama-like transformers model is made of, in the terms of the step kernels.
 
-Families are told apart by their parts, not by their names: a part that is not known here means None, and a model that is
-described wrongly is found out by the probe in `engine.model.lean`.
+Families are told apart by their parts, not by their names: a part that is not known here means None, and a model that
+is described wrongly is found out by the probe in `engine.model.acceleration`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
 
 @dataclass(frozen=True, slots=True)
 class LeanLayer:
-    """One decoder layer. `norms`: attention, mlp, post_attention, post_mlp, q, k; `biases` by projection; all float32."""
+    """One decoder layer. `norms`: attention, mlp, post_attention, post_mlp, q, k; `biases` by projection; float32."""
 
     projections: dict[str, Matrix]
     biases: dict[str, torch.Tensor]
@@ -74,7 +74,10 @@ def describe(model: PreTrainedModel, packed: Mapping[str, Matrix] | None = None)
     first = inner.layers[0].self_attn
     heads, kv_heads, head_dim = config.num_attention_heads, config.num_key_value_heads, first.head_dim
     find = _Finder(packed or {})
-    layers = [_layer(f"model.layers.{index}", layer, heads, kv_heads, head_dim, find) for index, layer in enumerate(inner.layers)]
+    layers = [
+        _layer(f"model.layers.{index}", layer, heads, kv_heads, head_dim, find)
+        for index, layer in enumerate(inner.layers)
+    ]
     head_module: Any = model.lm_head
     if getattr(head_module, "bias", None) is not None:
         return None
@@ -116,8 +119,8 @@ class _Finder:
         return matrix.part(rows)
 
 
-def _activation_name(config: Any) -> str | None:
-    return getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None)
+def _activation_name(config: Any) -> str:
+    return str(getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None))
 
 
 def _is_plain(config: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from engine.kv.arena import KVArena
 from engine.kv.fingerprint import Fingerprint, hash_weights
 from engine.kv.geometry import KVGeometry, LayerShape
 from engine.kv.working_cache import WorkingCache
+from engine.model.acceleration import Acceleration, accelerate
 from engine.model.chat_template import ChatTemplate
 from engine.model.forward import ForwardPass, is_out_of_memory
 from engine.model.gguf_import import convert_gguf, converted_folder
@@ -57,10 +59,21 @@ class LoadedModel:
     num_layers: int
     config: Any
     device: torch.device
+    acceleration: Acceleration | None = None
 
     @property
     def can_persist(self) -> bool:
         return self.info.cannot_resume_reason is None
+
+    def poll(self) -> None:
+        """Between commands: take into use what has been prepared in the background."""
+        if self.acceleration is not None:
+            self.acceleration.poll()
+
+    def close(self) -> None:
+        """End the threads that belong to the model."""
+        if self.acceleration is not None:
+            self.acceleration.close()
 
     def new_cache(self, num_tokens: int = 0, arena: KVArena | None = None) -> WorkingCache:
         """An empty cache for this model, with room for `num_tokens` from the start, or in memory that is there.
@@ -143,7 +156,8 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
     )
     if len(geometry.layers) < probe.num_layers:
         forward.takes_chunks = _takes_chunks(model, device, loaded.new_cache)
-    return loaded
+    acceleration = accelerate(forward, model, {}, geometry, context_length, loaded.new_cache)
+    return dataclasses.replace(loaded, acceleration=acceleration)
 
 
 def _as_folder(path: Path, converted_dir: Path, report: ReportStage) -> Path:

@@ -1,0 +1,77 @@
+"""Whether the kernels are compiled for this processor, and compiling them: `python -m engine.kernels.compile`.
+
+It runs in a process of its own, because compiling holds the interpreter lock and with it the window.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_MARK = "complete"
+_KEPT_S = 30 * 24 * 3600.0
+
+
+def has_numba() -> bool:
+    return importlib.util.find_spec("numba") is not None
+
+
+def is_compiled() -> bool:
+    """Whether the kernels load from disk at once."""
+    return has_numba() and _mark().is_file()
+
+
+def compile_now() -> None:
+    """Compile every entry for the types it is called with; then tidy away what has not been used for long."""
+    from engine.kernels import team  # noqa: PLC0415 - imports numba
+
+    team.compile_entries()
+    mark = _mark()
+    with contextlib.suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        os.utime(mark.parent)
+        for folder in mark.parent.parent.iterdir():
+            if time.time() - folder.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_compiling() -> subprocess.Popen[bytes] | None:
+    """Compile in a process of low priority; None where none can be started."""
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "engine.kernels.compile"],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    except OSError:
+        return None
+
+
+def _mark() -> Path:
+    import llvmlite.binding  # noqa: PLC0415 - 0.05 s, only where kernels are asked for
+
+    return Path(os.environ["NUMBA_CACHE_DIR"]) / f"{_MARK}-{llvmlite.binding.get_host_cpu_name()}"
+
+
+def main() -> int:
+    """Command line entry: does nothing when all is compiled."""
+    if not has_numba() or is_compiled():
+        return 0
+    if hasattr(os, "nice"):
+        os.nice(10)
+    compile_now()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

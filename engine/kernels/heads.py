@@ -1,0 +1,181 @@
+"""One thread's share of a layer's attention: project and rotate the heads, write the new keys and values, attend."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from engine.kernels import plan as p
+from engine.kernels.attention import attend_segment, head_floats
+from engine.kernels.plan import SEGMENT
+from engine.kernels.simd import (
+    LANES,
+    add,
+    get_f32,
+    load_f32,
+    multiply,
+    put_f32,
+    splat,
+    store_bf16,
+    store_f32,
+)
+from engine.kernels.vectors import inverse_rms
+
+_ZERO = np.float32(0)
+
+
+@njit(nogil=True)
+def _rotate(head, cos, sin, half):
+    """Rotary embedding of one head in place, first half against second half of the rotated numbers."""
+    for i in range(half):
+        a = get_f32(head + 4 * i)
+        b = get_f32(head + 4 * (i + half))
+        c = get_f32(cos + 4 * i)
+        s = get_f32(sin + 4 * i)
+        put_f32(head + 4 * i, a * c - b * s)
+        put_f32(head + 4 * (i + half), b * c + a * s)
+
+
+@njit(nogil=True)
+def _project_head(source, bias, norm, factor, head_dim, cos, sin, half, scratch, out):
+    """One head from the projection's result to bfloat16: bias, norm (factor 0: of this head alone), rotation."""
+    for i in range(0, head_dim, LANES):
+        value = load_f32(source + 4 * i)
+        if bias != 0:
+            value = add(value, load_f32(bias + 4 * i))
+        store_f32(scratch + 4 * i, value)
+    if norm != 0:
+        spread = splat(factor)
+        for i in range(0, head_dim, LANES):
+            value = multiply(multiply(load_f32(scratch + 4 * i), spread), load_f32(norm + 4 * i))
+            store_f32(scratch + 4 * i, value)
+    if half > 0:
+        _rotate(scratch, cos, sin, half)
+    for i in range(0, head_dim, LANES):
+        store_bf16(out + 2 * i, load_f32(scratch + 4 * i))
+
+
+@njit(nogil=True)
+def share(total, thread, num_threads):
+    """Where the share of a thread begins, of `total` things; it ends where the next one begins."""
+    return total * thread // num_threads
+
+
+@njit(nogil=True)
+def attend(layer, thread, start, count, sizes, numbers, vectors, cache, mine):
+    """This thread's share of a layer's attention: rotate, write the new keys and values, attend."""
+    heads, kv_heads, head_dim = sizes[p.HEADS], sizes[p.KV_HEADS], sizes[p.HEAD_DIM]
+    group = heads // kv_heads
+    width = (heads + 2 * kv_heads) * head_dim
+    half = sizes[p.ROPE_DIM] // 2 if vectors[layer, p.HAS_ROPE] else 0
+    row_bytes = sizes[p.KV_ROW_BYTES]
+    epsilon = numbers[p.EPSILON]
+    q_norm, k_norm = vectors[layer, p.QUERY_NORM], vectors[layer, p.KEY_NORM]
+    norm_kind = sizes[p.QK_NORM]
+    query, scores, scratch = mine + sizes[p.QUERY], mine + sizes[p.SCORES], mine + sizes[p.HEAD]
+    head_bytes = 4 * head_floats((start + count + SEGMENT - 1) // SEGMENT, head_dim)
+    segments = (start + count + SEGMENT - 1) // SEGMENT
+    units = kv_heads * segments
+    mine_from = share(units, thread, sizes[p.THREADS])
+    mine_to = share(units, thread + 1, sizes[p.THREADS])
+    for kv_head in range(kv_heads if mine_to > mine_from else 0):
+        for i in range(count):
+            row = sizes[p.QKV] + 4 * i * width
+            turn = (start + i) * half * 4
+            full = _ZERO
+            if norm_kind == p.FULL_WIDTH:
+                full = inverse_rms(row, heads * head_dim, epsilon)
+            for h in range(group):
+                at = (kv_head * group + h) * head_dim
+                factor = full
+                if norm_kind == p.PER_HEAD:
+                    factor = inverse_rms(row + 4 * at, head_dim, epsilon)
+                bias = vectors[layer, p.QUERY_BIAS]
+                if bias != 0:
+                    bias += 4 * at
+                norm = q_norm
+                if norm_kind == p.FULL_WIDTH:
+                    norm += 4 * at
+                _project_head(
+                    row + 4 * at,
+                    bias,
+                    norm,
+                    factor,
+                    head_dim,
+                    sizes[p.COS] + turn,
+                    sizes[p.SIN] + turn,
+                    half,
+                    scratch,
+                    query + 2 * ((kv_head * count + i) * group + h) * head_dim,
+                )
+    fetched = -1
+    for unit in range(mine_from, mine_to):  # the KV heads of a segment lie side by side in memory: one after the other
+        segment, kv_head = unit // kv_heads, unit % kv_heads
+        first = segment * SEGMENT
+        for i in range(count):
+            position = start + i
+            if position // SEGMENT == segment:
+                row = sizes[p.QKV] + 4 * i * width
+                turn = position * half * 4
+                keys = row + 4 * heads * head_dim
+                at = 4 * kv_head * head_dim
+                factor = _ZERO
+                norm = k_norm
+                if norm_kind == p.FULL_WIDTH:
+                    factor = inverse_rms(keys, kv_heads * head_dim, epsilon)
+                    norm += at
+                elif norm_kind == p.PER_HEAD:
+                    factor = inverse_rms(keys + at, head_dim, epsilon)
+                bias = vectors[layer, p.KEY_BIAS]
+                if bias != 0:
+                    bias += at
+                place = position * row_bytes + 2 * kv_head * head_dim
+                _project_head(
+                    keys + at,
+                    bias,
+                    norm,
+                    factor,
+                    head_dim,
+                    sizes[p.COS] + turn,
+                    sizes[p.SIN] + turn,
+                    half,
+                    scratch,
+                    cache[layer, 0] + place,
+                )
+                bias = vectors[layer, p.VALUE_BIAS]
+                if bias != 0:
+                    bias += at
+                _project_head(
+                    keys + 4 * kv_heads * head_dim + at,
+                    bias,
+                    0,
+                    _ZERO,
+                    head_dim,
+                    0,
+                    0,
+                    0,
+                    scratch,
+                    cache[layer, 1] + place,
+                )
+        place = first * row_bytes + 2 * kv_head * head_dim
+        for i in range(count):
+            visible = min(SEGMENT, start + i + 1 - first)
+            if visible > 0:
+                out = sizes[p.PARTIAL] + (i * heads + kv_head * group) * head_bytes
+                ahead = row_bytes - 2 * kv_head * head_dim if segment != fetched else 0
+                attend_segment(
+                    query + 2 * (kv_head * count + i) * group * head_dim,
+                    cache[layer, 0] + place,
+                    cache[layer, 1] + place,
+                    row_bytes,
+                    visible,
+                    group,
+                    head_dim,
+                    numbers[p.ATTENTION_SCALE],
+                    scores,
+                    out,
+                    segment,
+                    segments,
+                    ahead,
+                )
+                fetched = segment
