@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel
 
 from engine.kv.transfer import synchronize
 from engine.kv.working_cache import WorkingCache
+
+if TYPE_CHECKING:  # it imports numba, which a machine may lack
+    from engine.model.lean import LeanStep
 
 # torch's for the host on Linux, macOS and Windows; the driver's; and those of the libraries that allocate by themselves
 _OUT_OF_MEMORY_WORDS = (
@@ -21,20 +25,23 @@ _OUT_OF_MEMORY_WORDS = (
 )
 
 
+_STEP_TOKENS = 32  # up to here, feeding a few at a time is quicker than one pass of the model
+
+
 class ForwardPass:
     """Feeds token ids to the model on top of a cache. `tokens_fed` counts them since the program started.
 
     `takes_chunks`: False for models that forget their recurrent state when several tokens follow earlier ones; they get
     such tokens one at a time. `on_out_of_memory` frees memory and says whether the pass is worth another try.
     `multi_token_is_exact`: feeding a few tokens at once (up to `engine.generation.speculation.MOST_FED`) gives the very
-    logits, bit for bit, of feeding them one by one.
+    logits, bit for bit, of feeding them one by one. `step` takes the place of the model for a few tokens.
     """
-
-    multi_token_is_exact: bool = False
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
         self.tokens_fed = 0
         self.takes_chunks = True
+        self.step: LeanStep | None = None
+        self.multi_token_is_exact = False
         self.on_out_of_memory: Callable[[], bool] = lambda: False
         self._model = model
         self._device = device
@@ -85,6 +92,8 @@ class ForwardPass:
         """Returns the logits after the last `num_logits` ids, `[num_logits, vocab]`."""
         before = cache.length
         try:
+            if self.step is not None and len(ids) <= _STEP_TOKENS:
+                return self._step_by_step(self.step, ids, cache, num_logits)
             input_ids = torch.tensor([ids], dtype=torch.long, device=self._device)
             extra: dict[str, object] = {"logits_to_keep": num_logits} if self._keeps_logits else {}
             if self._takes_positions:
@@ -98,6 +107,18 @@ class ForwardPass:
         self.tokens_fed += len(ids)
         cache.append_ids(ids)
         return logits
+
+    def _step_by_step(self, step: LeanStep, ids: list[int], cache: WorkingCache, num_logits: int) -> torch.Tensor:
+        rows = []
+        first_row = len(ids) - num_logits
+        for start in range(0, len(ids), most := step.max_fed(cache.length + len(ids))):
+            piece = ids[start : start + most]
+            wanted = min(len(piece), max(0, start + len(piece) - first_row))
+            logits = step.feed(piece, cache, wanted)
+            rows.append(logits.clone())  # the next piece writes where these are
+            cache.append_ids(piece)
+        self.tokens_fed += len(ids)
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
