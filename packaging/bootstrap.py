@@ -77,6 +77,7 @@ class Bootstrap:
     def setup(self, arguments: list[str]) -> int:
         refuse(arguments)
         self._prepare()
+        self._compile_kernels()
         self._reporter.say("Ember is ready: make run (or python3 packaging/bootstrap.py run) opens it.")
         return 0
 
@@ -114,6 +115,7 @@ class Bootstrap:
 
     def _measure(self, name: str, arguments: list[str]) -> int:
         self._prepare()
+        self._compile_kernels()
         return self._tool(f"tests.benchmarks.{name}", *arguments)
 
     def desktop(self, arguments: list[str]) -> int:
@@ -140,6 +142,10 @@ class Bootstrap:
                 self._model.prepare(self._reporter, self._environment.python)
         self._reporter.say(f"Set up in {time.monotonic() - started:.0f} s.")
 
+    def _compile_kernels(self) -> None:
+        """Once for this state of the sources, about 20 s; `run` leaves it to the program, which goes on meanwhile."""
+        self._tool("engine.kernels.compile")
+
     def _lint(self) -> int:
         """Runs all three and returns the exit code of the first that failed."""
         codes = [
@@ -152,6 +158,7 @@ class Bootstrap:
     def _pytest(self, arguments: list[str]) -> int:
         if missing := qt_libraries.missing_for_tests(self._environment.path):
             raise SetupError(missing)
+        self._compile_kernels()
         return self._tool("pytest", *arguments)
 
     def _missing_gpu(self) -> str:
