@@ -58,6 +58,12 @@ class EmberPeer:
             **{name: found[key] for key, name in _RESTART_KEYS.items()},
         }
 
+    def note(self) -> str:
+        return "" if self._model.forward.step is not None else "the compiled step was not in use"
+
+    def close(self) -> None:
+        self._model.close()
+
 
 if __name__ == "__main__":
     peer_measures.run(EmberPeer)

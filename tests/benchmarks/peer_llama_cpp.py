@@ -74,6 +74,12 @@ class LlamaCppPeer:
         resumed_s = time.perf_counter() - started
         return {"save_s": save_s, "saved_bytes": saved_bytes, "restore_s": restore_s, "resumed_ttft_s": resumed_s}
 
+    def note(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self._llama.close()
+
 
 if __name__ == "__main__":
     peer_measures.run(LlamaCppPeer)

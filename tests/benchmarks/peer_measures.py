@@ -40,6 +40,12 @@ class Peer(Protocol):
         The keys: save_s, saved_bytes, restore_s, resumed_ttft_s.
         """
 
+    def note(self) -> str:
+        """What has to be known about how it ran; empty if nothing has."""
+
+    def close(self) -> None:
+        """End the threads that it has."""
+
 
 def run(load: Callable[[Job], Peer]) -> None:
     """Called last in an engine's module, so that the time since the process began is that of its imports."""
@@ -48,11 +54,19 @@ def run(load: Callable[[Job], Peer]) -> None:
     started = time.perf_counter()
     peer = load(job)
     load_s = time.perf_counter() - started
+    try:
+        _measure(peer, job, import_s, load_s)
+    finally:
+        peer.close()
+
+
+def _measure(peer: Peer, job: Job, import_s: float, load_s: float) -> None:
     result: dict[str, Any] = {
         "import_s": import_s,
         "load_s": load_s,
         "start_s": import_s + load_s,
         "rss_loaded_bytes": psutil.Process().memory_info().rss,
+        "note": peer.note(),
     }
     _tell(result)
     _warm_up(peer, job)

@@ -34,6 +34,11 @@ def measure(module: str, job: Job, timeout_s: float) -> tuple[dict[str, Any], st
     return found, error or found.get("restart", {}).get("error")
 
 
+def compile_now() -> None:
+    """Ember's kernels, which the set-up compiles; at once done where they are."""
+    subprocess.run([sys.executable, "-m", "engine.kernels.compile", "--wait"], check=False, cwd=_CHECKOUT)
+
+
 def last_result(output: str) -> dict[str, Any]:
     """The last line that is a JSON object; libraries may write between."""
     for line in reversed(output.splitlines()):

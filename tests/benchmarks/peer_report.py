@@ -66,6 +66,10 @@ class EngineResult:
             return statistics.median(figures)
         return max(figures) if row.is_more_better else min(figures)
 
+    def notes(self) -> list[str]:
+        """What the rounds have to say, each once."""
+        return [*dict.fromkeys(note for result in self.rounds if (note := result.get("note")))]
+
     def greedy(self) -> Iterator[tuple[str, int]]:
         """The likeliest tokens of the last round: after each prompt, and after each decode step."""
         last = self.rounds[-1] if self.rounds else {}

@@ -23,6 +23,7 @@ def lines(report: Report, take: Take) -> list[str]:
     if report.rounds > 1:
         words = "; too much for small differences" if report.spread() > _NOISY else ""
         found.append(f"{take.value} of {report.rounds} rounds, which differ by up to {report.spread():.0%}{words}")
+    found += [f"{engine.title}: {note}" for engine in engines for note in engine.notes()]
     return found + [f"{engine.title}: {error}" for engine in engines for error in engine.errors]
 
 

@@ -52,6 +52,12 @@ class TransformersPeer:
     def restart(self, job: Job) -> dict[str, float] | None:
         return None
 
+    def note(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
 
 if __name__ == "__main__":
     peer_measures.run(TransformersPeer)

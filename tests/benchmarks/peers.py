@@ -26,7 +26,7 @@ from app.paths import resources_dir
 from engine.protocol.config import Weights
 from tests.benchmarks import machine
 from tests.benchmarks.peer_job import Job, make_token_ids, num_token_ids
-from tests.benchmarks.peer_process import measure
+from tests.benchmarks.peer_process import compile_now, measure
 from tests.benchmarks.peer_report import EngineResult, Report, Take
 from tests.benchmarks.peer_table import lines, readme_lines
 from tests.benchmarks.readme_block import BlockMissingError, write_block
@@ -79,6 +79,8 @@ def run(options: argparse.Namespace, engines: Sequence[Engine]) -> Report:
     report = Report(
         machine.describe(options.threads), options.contexts, options.prompts, options.steps, options.rounds, results
     )
+    if any(result.is_ember for result in results):
+        compile_now()  # as the set-up does
     ids = make_token_ids(options.model, num_token_ids(options.prompts, options.contexts, options.steps))
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ember-peers-") as scratch:

@@ -3,8 +3,8 @@
 .venv/bin/python -m tests.benchmarks.profile_decode --context 2048
 .venv/bin/python -m tests.benchmarks.profile_decode --context 512 --weights 4bit --steps 64
 
-The whole step is timed without a profiler, whatever runs it. The parts are those of torch operators: a step that one
-kernel does as a whole has next to none, and then only the whole is told.
+The whole step is timed without a profiler, whatever runs it. Where one compiled kernel does all of it, the part that
+grows with the context is told, and then the same step as torch operators do it, by their kinds.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from engine.protocol.config import EngineConfig, Weights
 from tests.benchmarks import machine, operator_times
 from tests.benchmarks.operator_times import PartTime
 from tests.benchmarks.peer_job import make_token_ids
+from tests.benchmarks.peer_process import compile_now
 
 _WARM_STEPS = 8
 _PROFILED_STEPS = 8
-_NATIVE_SHARE = 0.2  # operators that take less of the step than this are not what the step is made of
+_SHORT_CONTEXT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +51,22 @@ class WholeStep:
 
 
 class Stepper:
-    """A cache filled to `context`; every step decodes one token there and takes it back."""
+    """A cache filled to `context`; every step decodes one token at the end of it and takes it back."""
 
     def __init__(self, model: LoadedModel, ids: Sequence[int], context: int, chunk: int) -> None:
         self._model = model
         self._context = context
+        self._ids = ids
         self._cache: WorkingCache = model.new_cache(len(ids))
-        self._next = ids[context]
         prefill(model.forward, self._cache, list(ids[:context]), chunk, lambda: False, lambda done, total: None)
 
     def __call__(self) -> None:
-        self._model.forward([self._next], self._cache)
+        self._model.forward([self._ids[self._context]], self._cache)
         self._cache.rollback(self._context)
+
+    def cut(self, context: int) -> None:
+        self._context = context
+        self._cache.rollback(context)
 
     def time(self, steps: int) -> WholeStep:
         for _ in range(_WARM_STEPS):
@@ -75,40 +80,51 @@ class Stepper:
         return WholeStep(statistics.median(times), min(times), self._model.info.weights_bytes, cache_bytes)
 
 
-def lines(whole: WholeStep, parts: Sequence[PartTime]) -> list[str]:
-    """Both for a person. What the operators do not take is Python's and torch's way to them."""
-    found = [
-        f"one step: {whole.median_ms:.2f} ms (median), {whole.best_ms:.2f} ms (best),"
-        f" {1e3 / whole.median_ms:.1f} tok/s",
-        f"reads {whole.weights_bytes / 1e6:.0f} MB of weights and {whole.cache_bytes / 1e6:.0f} MB of cache:"
+def whole_lines(name: str, whole: WholeStep) -> list[str]:
+    return [
+        f"{name}: {whole.median_ms:.2f} ms a step (median), {whole.best_ms:.2f} ms (best),"
+        f" {1e3 / whole.median_ms:.1f} tok/s;",
+        f"  reads {whole.weights_bytes / 1e6:.0f} MB of weights and {whole.cache_bytes / 1e6:.0f} MB of cache:"
         f" {whole.bytes_a_second / 1e9:.1f} GB a second",
     ]
-    inside = sum(one.self_ms for one in parts)
-    if inside < _NATIVE_SHARE * whole.median_ms:
-        return [*found, f"torch operators take {inside:.2f} ms of it: the step is a kernel of its own"]
-    found += ["", f"{'':28}{'ms':>8}{'share':>8}{'operators':>11}"]
+
+
+def part_lines(whole: WholeStep, parts: Sequence[PartTime]) -> list[str]:
+    """What the operators do not take is Python's and torch's way to them."""
     rows = [(one.part, one.self_ms, one.operators) for one in parts]
-    rows.append(("outside operators (Python)", whole.median_ms - inside, 0))
+    rows.append(("outside operators (Python)", whole.median_ms - sum(one.self_ms for one in parts), 0))
+    found = [f"  {'':28}{'ms':>8}{'share':>8}{'operators':>11}"]
     for part, took_ms, count in rows:
-        found.append(f"{part:28}{took_ms:8.2f}{took_ms / whole.median_ms:8.0%}{count or '':>11}")
+        found.append(f"  {part:28}{took_ms:8.2f}{took_ms / whole.median_ms:8.0%}{count or '':>11}".rstrip())
     between = ", ".join(f"{one.part} {one.python_ms:.1f}" for one in sorted(parts, key=lambda one: -one.python_ms)[:5])
-    return [*found, "", f"between operators with the profiler's own work, ms: {between}"]
+    return [*found, f"  between operators with the profiler's own work, ms: {between}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
+    compile_now()
     if (busy := machine.busy_percent()) > machine.BUSY_PERCENT:
         print(f"other programs use {busy:.0f}% of the processor", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="ember-profile-") as scratch:
         config = EngineConfig(Path(scratch) / "kv", Path(scratch) / "converted", num_threads=options.threads)
         model = load_model(options.model, Weights(options.weights), config, lambda stage: None)
-    ids = make_token_ids(options.model, options.context + 1)
-    stepper = Stepper(model, ids, options.context, config.prefill_chunk)
+    print(f"{model.info.name}, {options.weights}, {options.context:,} tokens cached, {options.threads} threads")
+    stepper = Stepper(model, make_token_ids(options.model, options.context + 1), options.context, config.prefill_chunk)
+    compiled_step = model.forward.step
+    compiled = stepper.time(options.steps) if compiled_step is not None else None
+    if compiled is not None:
+        print("\n".join(whole_lines("compiled step", compiled)), flush=True)
+    model.forward.step = None  # its threads sleep by themselves, and torch does the steps
     whole = stepper.time(options.steps)
     parts = operator_times.measure(model.forward._model, stepper, _PROFILED_STEPS)
-    print(f"{model.info.name}, {options.weights}, {options.context:,} tokens cached, {options.threads} threads")
-    print("\n".join(lines(whole, parts)))
+    print("\n".join([*whole_lines("torch operators", whole), *part_lines(whole, parts)]))
+    if compiled is not None:
+        model.forward.step = compiled_step
+        stepper.cut(min(_SHORT_CONTEXT, options.context))
+        beyond_ms = compiled.median_ms - stepper.time(options.steps).median_ms
+        print(f"compiled step: {beyond_ms:.2f} ms of it for what is cached beyond {_SHORT_CONTEXT} tokens")
+    model.close()
     return 0
 
 

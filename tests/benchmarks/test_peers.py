@@ -35,6 +35,7 @@ class CountingPeer:
     def __init__(self, job: Job) -> None:
         self.cached: list[int] = []
         self.largest_feed = 0
+        self.is_closed = False
 
     def feed(self, token_ids: Sequence[int]) -> None:
         self.cached += token_ids
@@ -56,6 +57,12 @@ class CountingPeer:
         self.feed(job.message)
         return {"resumed_ttft_s": 0.5}
 
+    def note(self) -> str:
+        return "counts only"
+
+    def close(self) -> None:
+        self.is_closed = True
+
 
 @pytest.fixture
 def peer(monkeypatch: pytest.MonkeyPatch, job: Job) -> CountingPeer:
@@ -76,6 +83,8 @@ def test_every_engine_is_measured_at_the_lengths_that_were_asked_for(
     assert found["restart"]["resumed_ttft_s"] == 0.5
     assert found["kv_bytes_per_token"] == 8.0
     assert peer.largest_feed == job.chunk
+    assert found["note"] == "counts only"
+    assert peer.is_closed
 
 
 def test_what_cannot_be_saved_reads_everything_again(
@@ -116,9 +125,10 @@ def test_the_last_line_that_is_an_object_counts() -> None:
     assert last_result('noise\n{"a": 1}\n{"a": 2}\n[3]\n{"a": 3') == {"a": 2}
 
 
-def result(speed: float, token: int = 7) -> dict[str, object]:
+def result(speed: float, token: int = 7, note: str = "") -> dict[str, object]:
     decode = {"8": {"tps": speed, "ms": 1e3 / speed, "greedy": [token, 1]}}
-    return {"load_s": 2.0, "decode": decode, "prefill": {"20": {"tps": 5.0, "greedy": token}, "whole_s": 4.0}}
+    prefill = {"20": {"tps": 5.0, "greedy": token}, "whole_s": 4.0}
+    return {"load_s": 2.0, "decode": decode, "prefill": prefill, "note": note}
 
 
 @pytest.fixture
@@ -126,7 +136,7 @@ def report() -> Report:
     engines = [
         EngineResult("ember-16bit", "Ember 16bit", [result(10.0), result(30.0), result(20.0)]),
         EngineResult("ember-4bit", "Ember 4bit", [], ["round 1: it does not load"]),
-        EngineResult("transformers-bf16", "transformers bf16", [result(10.0)]),
+        EngineResult("transformers-bf16", "transformers bf16", [result(10.0, note="slowly")]),
         EngineResult("llama-f16", "llama.cpp f16", [result(40.0, token=9)]),
     ]
     machine = {"cores": 2, "cpu": "a processor", "threads": 2, "versions": {"torch": "2"}}
@@ -155,6 +165,7 @@ def test_the_table_has_a_dash_for_what_failed_and_says_why(report: Report) -> No
     speed = next(line for line in text if line.startswith("decode at 8, tok/s"))
     assert speed.split()[-4:] == ["20.0", "-", "10.0", "40.0"]
     assert "Ember 4bit: round 1: it does not load" in text
+    assert "transformers bf16: slowly" in text
     assert any(line.split()[-2:] == ["2.00", "0.50"] for line in text if line.startswith("decode at 8 "))
 
 
