@@ -144,7 +144,7 @@ class Bootstrap:
 
     def _compile_kernels(self) -> None:
         """Once for this state of the sources, about 20 s; `run` leaves it to the program, which goes on meanwhile."""
-        self._tool("engine.kernels.compile")
+        self._tool("engine.kernels.compile", "--wait")
 
     def _lint(self) -> int:
         """Runs all three and returns the exit code of the first that failed."""

@@ -13,12 +13,15 @@ from pathlib import Path
 import platformdirs
 
 _HERE = Path(__file__).parent
+_NOT_COMPILED = ("__init__.py", "compile.py", "packing.py")
 
 
 def cache_dir() -> Path:
     """Where the machine code of these very sources is kept."""
     digest = hashlib.sha256()
     for file in sorted(_HERE.glob("*.py")):
+        if file.name in _NOT_COMPILED:
+            continue
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return Path(platformdirs.user_cache_dir("ember", appauthor=False)) / "kernels" / digest.hexdigest()[:16]
 

@@ -34,11 +34,11 @@ from engine.kernels.simd import (
     splat,
     splat_f32,
     store_f32,
+    store_four_sums,
     subtract,
     sum_lanes,
 )
 
-_TOKENS_AHEAD = 24
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 _LOWEST = np.float32(-3.0e38)
@@ -56,30 +56,49 @@ def attend_segment(
 
     query: bfloat16 `[group, head_dim]`; keys, values: the first token of the segment, this KV head; row_bytes: from
     token to token; scores: scratch, float32 `[group, 128]`; partial: the first head's partial results over all
-    `segments`, of which this is number `segment`; ahead: bytes of each token's row to fetch ahead of
-    their use, 0 if they were fetched before.
+    `segments`, of which this is number `segment`; ahead: how many bytes further the keys and values
+    are that are needed soon, and fetched meanwhile.
     """
     stride = 4 * head_floats(segments, head_dim)
     result = partial + 8 * _padded(segments) + 4 * segment * head_dim
     pieces = head_dim // 32
-    for t in range(count):
+    fours = count // 4 * 4
+    for t in range(0, fours, 4):
         key = keys + t * row_bytes
-        for line in range(0, ahead, 64):
-            prefetch(key + _TOKENS_AHEAD * row_bytes + line)
-            prefetch(values + t * row_bytes + line)
+        for d in range(pieces):
+            for i in range(4):
+                prefetch(key + i * row_bytes + ahead + 64 * d)
+        for h in range(group):
+            a = splat(_ZERO)
+            b = splat(_ZERO)
+            c = splat(_ZERO)
+            e = splat(_ZERO)
+            for d in range(pieces):
+                part = load_pairs(query + (h * pieces + d) * 64)
+                place = key + 64 * d
+                a = dot_pairs(a, part, load_pairs(place))
+                b = dot_pairs(b, part, load_pairs(place + row_bytes))
+                c = dot_pairs(c, part, load_pairs(place + 2 * row_bytes))
+                e = dot_pairs(e, part, load_pairs(place + 3 * row_bytes))
+            store_four_sums(scores + 4 * (h * SEGMENT + t), a, b, c, e)
+    for t in range(fours, count):
         for h in range(group):
             total = splat(_ZERO)
             for d in range(pieces):
-                total = dot_pairs(total, load_pairs(query + (h * pieces + d) * 64), load_pairs(key + 64 * d))
-            put_f32(scores + 4 * (h * SEGMENT + t), sum_lanes(total) * scale)
+                part = load_pairs(query + (h * pieces + d) * 64)
+                total = dot_pairs(total, part, load_pairs(keys + t * row_bytes + 64 * d))
+            put_f32(scores + 4 * (h * SEGMENT + t), sum_lanes(total))
+    factor = splat(scale)
     vectors = (count + LANES - 1) // LANES
     for h in range(group):
         mine = scores + 4 * h * SEGMENT
         for t in range(count, vectors * LANES):
             put_f32(mine + 4 * t, _LOWEST)
-        best = load_f32(mine)
-        for i in range(1, vectors):
-            best = maximum(best, load_f32(mine + 64 * i))
+        best = splat(_LOWEST)
+        for i in range(vectors):
+            scaled = multiply(load_f32(mine + 64 * i), factor)
+            store_f32(mine + 64 * i, scaled)
+            best = maximum(best, scaled)
         largest = max_lanes(best)
         best = splat(largest)
         total = splat(_ZERO)
@@ -95,19 +114,22 @@ def attend_segment(
         h = 0
         while h + 3 <= group:
             out = result + h * stride + 4 * d
-            _weigh_three(value, row_bytes, count, scores + 4 * h * SEGMENT, out, stride)
+            _weigh_three(value, row_bytes, count, scores + 4 * h * SEGMENT, out, stride, ahead if h == 0 else 0)
             h += 3
         while h < group:
-            _weigh(value, row_bytes, count, scores + 4 * h * SEGMENT, result + h * stride + 4 * d)
+            _weigh(
+                value, row_bytes, count, scores + 4 * h * SEGMENT, result + h * stride + 4 * d, ahead if h == 0 else 0
+            )
             h += 1
 
 
 @njit(nogil=True)
-def _weigh(values, row_bytes, count, weights, out):
+def _weigh(values, row_bytes, count, weights, out, ahead):
     """Sum of weight * value over the tokens, for 32 of the numbers of a head."""
     low = splat(_ZERO)
     high = splat(_ZERO)
     for t in range(count):
+        prefetch(values + t * row_bytes + ahead)
         weight = splat_f32(weights + 4 * t)
         low = fma(weight, load_bf16(values + t * row_bytes), low)
         high = fma(weight, load_bf16(values + t * row_bytes + 32), high)
@@ -116,7 +138,7 @@ def _weigh(values, row_bytes, count, weights, out):
 
 
 @njit(nogil=True)
-def _weigh_three(values, row_bytes, count, weights, out, out_stride):
+def _weigh_three(values, row_bytes, count, weights, out, out_stride, ahead):
     """The same for three heads, which read each value once."""
     low0 = splat(_ZERO)
     high0 = splat(_ZERO)
@@ -125,6 +147,7 @@ def _weigh_three(values, row_bytes, count, weights, out, out_stride):
     low2 = splat(_ZERO)
     high2 = splat(_ZERO)
     for t in range(count):
+        prefetch(values + t * row_bytes + ahead)
         low = load_bf16(values + t * row_bytes)
         high = load_bf16(values + t * row_bytes + 32)
         weight = splat_f32(weights + 4 * t)

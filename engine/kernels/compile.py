@@ -14,7 +14,11 @@ import sys
 import time
 from pathlib import Path
 
+import filelock
+
+BUSY = 3
 _MARK = "complete"
+_WAIT_S = 300.0
 _KEPT_S = 30 * 24 * 3600.0
 
 
@@ -29,9 +33,10 @@ def is_compiled() -> bool:
 
 def compile_now() -> None:
     """Compile every entry for the types it is called with; then tidy away what has not been used for long."""
-    from engine.kernels import team  # noqa: PLC0415 - imports numba
+    from engine.kernels import team, unpack  # noqa: PLC0415 - they import numba
 
     team.compile_entries()
+    unpack.compile_entries()
     mark = _mark()
     with contextlib.suppress(OSError):
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -63,15 +68,25 @@ def _mark() -> Path:
     return Path(os.environ["NUMBA_CACHE_DIR"]) / f"{_MARK}-{llvmlite.binding.get_host_cpu_name()}"
 
 
-def main() -> int:
-    """Command line entry: does nothing when all is compiled."""
+def main(arguments: list[str]) -> int:
+    """Command line entry: does nothing when all is compiled; BUSY while another process compiles, unless `--wait`."""
     if not has_numba() or is_compiled():
         return 0
     if hasattr(os, "nice"):
         os.nice(10)
-    compile_now()
+    folder = Path(os.environ["NUMBA_CACHE_DIR"])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / "compiling.lock", timeout=_WAIT_S if "--wait" in arguments else 0):
+            if not is_compiled():
+                compile_now()
+    except filelock.Timeout:
+        return BUSY
+    except OSError as error:
+        print(f"The kernels cannot be kept in {folder} ({error.strerror}); replies are slower.", file=sys.stderr)
+        return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

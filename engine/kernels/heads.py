@@ -108,7 +108,6 @@ def attend(layer, thread, start, count, sizes, numbers, vectors, cache, mine):
                     scratch,
                     query + 2 * ((kv_head * count + i) * group + h) * head_dim,
                 )
-    fetched = -1
     for unit in range(mine_from, mine_to):  # the KV heads of a segment lie side by side in memory: one after the other
         segment, kv_head = unit // kv_heads, unit % kv_heads
         first = segment * SEGMENT
@@ -162,7 +161,7 @@ def attend(layer, thread, start, count, sizes, numbers, vectors, cache, mine):
             visible = min(SEGMENT, start + i + 1 - first)
             if visible > 0:
                 out = sizes[p.PARTIAL] + (i * heads + kv_head * group) * head_bytes
-                ahead = row_bytes - 2 * kv_head * head_dim if segment != fetched else 0
+                ahead = SEGMENT * row_bytes if i == 0 and segment + 1 < segments else 0
                 attend_segment(
                     query + 2 * (kv_head * count + i) * group * head_dim,
                     cache[layer, 0] + place,
@@ -178,4 +177,3 @@ def attend(layer, thread, start, count, sizes, numbers, vectors, cache, mine):
                     segments,
                     ahead,
                 )
-                fetched = segment

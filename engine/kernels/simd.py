@@ -12,12 +12,21 @@ import struct
 import llvmlite.binding
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.extending import intrinsic, models, register_model
 
 LANES = 16
 _LEAST_EXPONENT = -60.0
-HAS_BF16_DOT = bool(llvmlite.binding.get_host_cpu_features().get("avx512bf16"))
+
+
+def _has_feature(name: str) -> bool:
+    """Whether numba compiles for a processor with this feature: what its settings say, else this machine's."""
+    if config.CPU_NAME:
+        return f"+{name}" in (config.CPU_FEATURES or "")
+    return bool(llvmlite.binding.get_host_cpu_features().get(name))
+
+
+HAS_BF16_DOT = _has_feature("avx512bf16")
 
 _I32 = ir.IntType(32)
 _I16 = ir.IntType(16)
@@ -301,6 +310,31 @@ def sum_lanes(typingctx, value):
         return builder.extract_element(vector, _I32(0))
 
     return types.float32(f32x16), codegen
+
+
+@intrinsic
+def store_four_sums(typingctx, address, a, b, c, d):
+    """Write the sums of four vectors, each added as `sum_lanes` does, as four float32 side by side."""
+
+    def codegen(context, builder, signature, args):
+        def shuffle(left, right, lanes):
+            return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(_I32, len(lanes)), lanes))
+
+        def fold(left, right, width):
+            """Halves of every `width` lanes of both, added: those of `left`, then those of `right`."""
+            half = width // 2
+            firsts = [start + lane for start in range(0, 2 * LANES, width) for lane in range(half)]
+            low = shuffle(left, right, firsts)
+            return builder.fadd(low, shuffle(left, right, [lane + half for lane in firsts]))
+
+        vectors = fold(fold(args[1], args[2], 16), fold(args[3], args[4], 16), 8)
+        for step in (2, 1):
+            vectors = builder.fadd(vectors, shuffle(vectors, vectors, [lane ^ step for lane in range(LANES)]))
+        sums = shuffle(vectors, vectors, [0, 4, 8, 12])
+        builder.store(sums, builder.inttoptr(args[0], sums.type.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, f32x16, f32x16, f32x16, f32x16), codegen
 
 
 @intrinsic

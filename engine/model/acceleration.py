@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import PreTrainedModel
 
-from engine.kernels.compile import has_numba, is_compiled, start_compiling
+from engine.kernels.compile import BUSY, has_numba, is_compiled, start_compiling
 from engine.kernels.packing import Matrix
 from engine.kv.geometry import KVGeometry
 from engine.kv.working_cache import WorkingCache
@@ -56,6 +56,8 @@ class Acceleration:
         elif self._compiling is None:
             self._compiling = start_compiling()
             self._is_settled = self._compiling is None
+        elif self._compiling.poll() == BUSY:
+            self._compiling = start_compiling()
         elif self._compiling.poll() is not None:  # it ended and left nothing
             _log.warning("the kernels could not be compiled; replies are slower (status %s)", self._compiling.poll())
             self._is_settled = True
