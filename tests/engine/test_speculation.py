@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -54,6 +53,12 @@ def looping_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def stock_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model as transformers runs it: what is exact, and when, is for the tests to say."""
+    monkeypatch.setattr("engine.model.loader.accelerate", lambda *arguments: None)
+
+
 @pytest.fixture
 def model(looping_model: Path, engine_config: EngineConfig) -> LoadedModel:
     """Its forward pass is exact for several tokens, since it feeds them one by one."""
@@ -63,10 +68,7 @@ def model(looping_model: Path, engine_config: EngineConfig) -> LoadedModel:
 
 
 def load(folder: Path, config: EngineConfig) -> LoadedModel:
-    """The model as transformers runs it."""
-    loaded = load_model(folder, Weights.BITS_16, config, tells_nobody)
-    loaded.forward.step = None
-    return loaded
+    return load_model(folder, Weights.BITS_16, config, tells_nobody)
 
 
 def feed_one_by_one(forward: ForwardPass) -> None:
@@ -119,8 +121,8 @@ def start(
     assert logits is not None
     sampler = Sampler(sampling, prompt, model.device)
     clock = itertools.count().__next__
-    with mock.patch.object(ForwardPass, "multi_token_is_exact", is_ahead):
-        decode = Decode(model.forward, cache, sampler, stop_ids, max_new_tokens, lambda: reply.is_cancelled, clock)
+    model.forward.multi_token_is_exact = is_ahead
+    decode = Decode(model.forward, cache, sampler, stop_ids, max_new_tokens, lambda: reply.is_cancelled, clock)
     reply = Reply(decode, cache, logits, prompt)
     return reply
 
@@ -322,15 +324,14 @@ def test_a_turn_tells_what_was_guessed_and_ends_at_a_stop_string(
 ) -> None:
     engine = start_engine(looping_model)
     question = user("1 2 3")  # it answers with letters, and goes round in the end
-    with mock.patch.object(ForwardPass, "multi_token_is_exact", False):
-        plain = engine.reply("plain", [question], max_new_tokens=160)
-        stop = plain.text[-16:]
-        plain_stopped = engine.reply("plain stopped", [question], max_new_tokens=160, stop=(stop,))
+    plain = engine.reply("plain", [question], max_new_tokens=160)
+    stop = plain.text[-16:]
+    plain_stopped = engine.reply("plain stopped", [question], max_new_tokens=160, stop=(stop,))
     feed_one_by_one(engine.runtime._model.forward)
+    engine.runtime._model.forward.multi_token_is_exact = True
     engine.events.clear()
-    with mock.patch.object(ForwardPass, "multi_token_is_exact", True):
-        ahead = engine.reply("ahead", [question], max_new_tokens=160)
-        stopped = engine.reply("stopped", [question], max_new_tokens=160, stop=(stop,))
+    ahead = engine.reply("ahead", [question], max_new_tokens=160)
+    stopped = engine.reply("stopped", [question], max_new_tokens=160, stop=(stop,))
     assert (ahead.text, ahead.token_ids) == (plain.text, plain.token_ids)
     assert (stopped.text, stopped.token_ids) == (plain_stopped.text, plain_stopped.token_ids)
     assert stopped.finish_reason is FinishReason.STOP
