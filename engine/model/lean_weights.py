@@ -16,8 +16,26 @@ from transformers import PreTrainedModel
 from engine.kernels.packing import Matrix, can_pack, plain
 
 FAMILIES = frozenset(
-    {"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "granite", "olmo2", "gemma", "ministral", "seed_oss"}
+    {
+        "exaone",
+        "exaone4",
+        "gemma",
+        "granite",
+        "hyperclovax",
+        "internlm3",
+        "iquestcoder",
+        "llama",
+        "ministral",
+        "mistral",
+        "olmo2",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "seed_oss",
+        "smollm3",
+    }
 )
+_NORMS_AFTER = {"q": "q", "k": "k", "post_attention": "o", "post_mlp": "down"}  # and of which projection they are
 _STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
@@ -102,7 +120,7 @@ def describe(model: PreTrainedModel, packed: Mapping[str, Matrix] | None = None)
         attention_scale=float(first.scaling),
         residual_scale=float(getattr(config, "residual_multiplier", 1.0)),
         embedding_scale=_embedding_scale(config),
-        logits_scale=1.0 / float(getattr(config, "logits_scaling", 1.0)),
+        logits_scale=_logits_scale(config),
         rotary=inner.rotary_emb,
     )
     return described if _fits(described) else None
@@ -161,12 +179,12 @@ def _layer(prefix: str, layer: Any, heads: int, kv_heads: int, head_dim: int, fi
         take("mlp", "gate_proj", {"gate": whole})
         take("mlp", "up_proj", {"up": whole})
     take("mlp", "down_proj", {"down": whole})
-    is_post = not hasattr(layer, "input_layernorm")
-    places = (
-        {"post_attention": "post_attention_layernorm", "post_mlp": "post_feedforward_layernorm"}
-        if is_post
-        else {"attention": "input_layernorm", "mlp": "post_attention_layernorm"}
-    )
+    if not hasattr(layer, "input_layernorm"):
+        places = {"post_attention": "post_attention_layernorm", "post_mlp": "post_feedforward_layernorm"}
+    else:
+        places = {"attention": "input_layernorm", "mlp": "post_attention_layernorm"}
+        if hasattr(getattr(layer, "post_norm1", None), "weight"):
+            places |= {"post_attention": "post_norm1", "post_mlp": "post_norm2"}
     norms = {name: _norm_weight(getattr(layer, place)) for name, place in places.items()}
     for name in ("q", "k"):
         if hasattr(attention, f"{name}_norm"):
@@ -193,10 +211,21 @@ def _embedding_scale(config: Any) -> float:
     return float(getattr(config, "embedding_multiplier", 1.0))
 
 
+def _logits_scale(config: Any) -> float:
+    scale = float(getattr(config, "logits_scaling", 1.0))
+    return scale if config.model_type == "hyperclovax" else 1.0 / scale  # all others divide by it
+
+
 def _fits(one: LeanWeights) -> bool:
-    """Whether the kernels take these shapes and types."""
+    """Whether the kernels take these shapes and types; a norm of biased numbers is not among what they know."""
+    is_biased_norm = any(
+        norm in layer.norms and projection in layer.biases
+        for layer in one.layers
+        for norm, projection in _NORMS_AFTER.items()
+    )
     return (
-        one.head_dim % 32 == 0
+        not is_biased_norm
+        and one.head_dim % 32 == 0
         and one.rope_dim % 2 == 0
         and one.hidden % 32 == 0
         and one.intermediate % 32 == 0
