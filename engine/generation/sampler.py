@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 
+from engine.one_thread import one_thread
 from engine.protocol.config import Sampling
 from engine.protocol.errors import GenerationError
 
-_NUCLEUS_GUESS = 128
+_NUCLEUS_DEPTHS = (6.0, 12.0, math.inf)  # below the largest logit: a 400th, a 160,000th of its probability
 
 
 class Sampler:
@@ -34,6 +36,10 @@ class Sampler:
 
         Raises GenerationError when the logits are not numbers.
         """
+        with one_thread():
+            return self._sample(logits)
+
+    def _sample(self, logits: torch.Tensor) -> int:
         if self._seen:
             self._penalize(logits)
         best_id = _best_id(logits)
@@ -78,13 +84,24 @@ def _best_id(logits: torch.Tensor) -> int:
 def _nucleus(logits: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The most likely entries whose probability reaches `top_p`, best first: their logits and positions.
 
-    A nucleus is small, so the best few are tried before the whole vocabulary is sorted (which costs milliseconds).
+    A nucleus is small: only entries near the best one are sorted, and more of them only where these do not reach it
+    (sorting a whole vocabulary costs milliseconds).
     """
     total = torch.logsumexp(logits, dim=-1)
-    best, positions = torch.topk(logits, min(_NUCLEUS_GUESS, logits.shape[-1]))
-    reached = torch.exp(best - total).cumsum(dim=-1)
-    if reached[-1] < top_p:
-        best, positions = torch.sort(logits, descending=True)
+    largest = float(logits[_best_id(logits)])
+    depths = iter(_NUCLEUS_DEPTHS)
+    while True:
+        depth = next(depths)
+        positions = _at_least(logits, largest - depth)
+        best, order = torch.sort(logits[positions], descending=True, stable=True)
         reached = torch.exp(best - total).cumsum(dim=-1)
-    count = int((reached < top_p).sum()) + 1
-    return best[:count], positions[:count]
+        if reached[-1] >= top_p or depth == math.inf:
+            count = int((reached < top_p).sum()) + 1
+            return best[:count], positions[order[:count]]
+
+
+def _at_least(logits: torch.Tensor, least: float) -> torch.Tensor:
+    """Positions of the entries from `least` up. NumPy finds them in a tenth of torch's time on the CPU."""
+    if logits.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(logits.numpy() >= least))
+    return (logits >= least).nonzero()[:, 0]

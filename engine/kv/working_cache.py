@@ -18,6 +18,7 @@ from engine.kv import layer_kinds, state_layers
 from engine.kv.arena import KVArena, grown_capacity, reserve_arena
 from engine.kv.geometry import KVGeometry
 from engine.kv.state_layers import StateSnapshot
+from engine.one_thread import one_thread
 
 _MAX_CHECKPOINTS = 6
 _LITTLE_SLACK = 1.005
@@ -142,7 +143,8 @@ class WorkingCache(Cache):
         old, filled = self.arena, self._filled
         self.arena = reserve_arena(old.geometry, num_tokens, self._context_length, self._device)
         self.arena.touched_tokens = num_tokens
-        self.arena.write(0, old.read(0, filled))
+        with one_thread():  # a few MB, amid a reply
+            self.arena.write(0, old.read(0, filled))
 
     def compact(self) -> None:
         """Give back what a cut or a recycled arena left unused, when it is more than the slack of a growing cache."""

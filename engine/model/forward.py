@@ -115,7 +115,7 @@ class ForwardPass:
             piece = ids[start : start + most]
             wanted = min(len(piece), max(0, start + len(piece) - first_row))
             logits = step.feed(piece, cache, wanted)
-            rows.append(logits.clone())  # the next piece writes where these are
+            rows.append(torch.from_numpy(logits.numpy().copy()))  # the next pass writes there; a clone is threaded
             cache.append_ids(piece)
         self.tokens_fed += len(ids)
         return rows[0] if len(rows) == 1 else torch.cat(rows)
