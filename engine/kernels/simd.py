@@ -17,6 +17,7 @@ from numba.extending import intrinsic, models, register_model
 
 LANES = 16
 _LEAST_EXPONENT = -60.0
+_MOST_EXPONENT = 88.0
 
 
 def _has_feature(name: str) -> bool:
@@ -347,7 +348,7 @@ def max_lanes(typingctx, value):
 
 @intrinsic
 def exp_lanes(typingctx, value):
-    """e to the power of each lane, above 88 as at 88; relative error under 2e-7.
+    """e to the power of each lane, above 88 as at 88; relative error under 2e-7. NaN stays NaN.
 
     Below -60 it is 0: less than a rounding error of any sum with 1 in it, and small enough to make denormal numbers,
     which cost a hundred times as long.
@@ -360,8 +361,11 @@ def exp_lanes(typingctx, value):
         def fused(a, b, c):
             return _call(builder, "llvm.fma.v16f32", _F32X16, [a, b, c])
 
-        x = _call(builder, "llvm.maxnum.v16f32", _F32X16, [args[0], _constant(_LEAST_EXPONENT, _F32X16)])
-        x = _call(builder, "llvm.minnum.v16f32", _F32X16, [x, _constant(88.0, _F32X16)])
+        def clamped(value, sign, limit):
+            limits = _constant(limit, _F32X16)
+            return builder.select(builder.fcmp_ordered(sign, value, limits), limits, value)
+
+        x = clamped(clamped(args[0], "<", _LEAST_EXPONENT), ">", _MOST_EXPONENT)
         n = _call(
             builder,
             "llvm.rint.v16f32",
