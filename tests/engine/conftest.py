@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import queue
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from engine.kernels.packing import Matrix
+from engine.model.forward import ForwardPass
+from engine.model.lean_weights import describe
 from engine.protocol.commands import ChatMessage, Forget, Generate, LoadModel, ReportCache, Role
 from engine.protocol.config import GREEDY, EngineConfig, Sampling, Weights
 from engine.protocol.events import (
@@ -85,6 +89,33 @@ def full_compute_precision(monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     """Random weights leave the best tokens close together: compare cold and kept replies in float32, as on old CPUs."""
     if "native_dtype" not in request.keywords:
         monkeypatch.setattr("engine.model.loader.compute_dtype", lambda device: torch.float32)
+
+
+@pytest.fixture(scope="session")
+def compiled_kernels() -> None:
+    """The kernels of the compiled step, for this processor: half a minute where they have not been used yet."""
+    pytest.importorskip("numba")
+    subprocess.run([sys.executable, "-m", "engine.kernels.compile", "--wait"], check=True)
+
+
+@pytest.fixture
+def lean_step(compiled_kernels: None) -> Iterator[Callable[..., ForwardPass]]:
+    """Makes forward passes of the compiled step: of a model, with matrices in place of its own, on so many threads."""
+    from engine.model.lean import LeanStep  # it imports numba
+
+    steps: list[LeanStep] = []
+
+    def start(model: PreTrainedModel, packed: Mapping[str, Matrix] | None = None, num_threads: int = 2) -> ForwardPass:
+        weights = describe(model, packed)
+        assert weights is not None
+        steps.append(LeanStep(weights, model.config.max_position_embeddings, num_threads))
+        forward = ForwardPass(model, torch.device("cpu"))
+        forward.step = steps[-1]
+        return forward
+
+    yield start
+    for step in steps:
+        step.close()
 
 
 @pytest.fixture(scope="session")
