@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 from engine.kernels.packing import Matrix
 from engine.model.forward import ForwardPass
 from engine.model.lean_weights import describe
+from engine.model.loader import LoadedModel, load_model
 from engine.protocol.commands import ChatMessage, Forget, Generate, LoadModel, ReportCache, Role
 from engine.protocol.config import GREEDY, EngineConfig, Sampling, Weights
 from engine.protocol.events import (
@@ -116,6 +117,24 @@ def lean_step(compiled_kernels: None) -> Iterator[Callable[..., ForwardPass]]:
     yield start
     for step in steps:
         step.close()
+
+
+@pytest.fixture
+def load_in_bfloat16(
+    engine_config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Path], LoadedModel]]:
+    """Loads models in bfloat16 on the processor, whatever this machine does best, and closes them at the end."""
+    loaded: list[LoadedModel] = []
+
+    def load(folder: Path) -> LoadedModel:
+        loaded.append(load_model(folder, Weights.BITS_16, engine_config, lambda stage: None))
+        return loaded[-1]
+
+    monkeypatch.setattr("engine.model.loader.compute_dtype", lambda device: torch.bfloat16)
+    monkeypatch.setattr("engine.model.loader.pick_device", lambda: torch.device("cpu"))
+    yield load
+    for model in loaded:
+        model.close()
 
 
 @pytest.fixture(scope="session")

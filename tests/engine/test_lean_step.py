@@ -13,8 +13,7 @@ from engine.kernels.packing import Format, unpack
 from engine.model import lean_weights
 from engine.model.forward import ForwardPass
 from engine.model.lean_weights import describe
-from engine.model.loader import LoadedModel, load_model
-from engine.protocol.config import EngineConfig, Weights
+from engine.model.loader import LoadedModel
 from tests.engine import lean_models
 from tests.engine.families import BY_NAME as TINY
 from tests.engine.lean_models import LEAN_FAMILIES, LeanFamily
@@ -24,25 +23,11 @@ MOST_WORSE = 1.5
 """Both errors are those of rounding to bfloat16 on the way, in other places."""
 
 
-@pytest.fixture(autouse=True)
-def bfloat16_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever this machine does best."""
-    monkeypatch.setattr("engine.model.loader.compute_dtype", lambda device: torch.bfloat16)
-    monkeypatch.setattr("engine.model.loader.pick_device", lambda: torch.device("cpu"))
-
-
 @pytest.fixture
-def load(compiled_kernels: None, tmp_path: Path, engine_config: EngineConfig):
-    loaded: list[LoadedModel] = []
-
-    def load(family: LeanFamily) -> LoadedModel:
-        folder = family.save(tmp_path / family.name)
-        loaded.append(load_model(folder, Weights.BITS_16, engine_config, lambda stage: None))
-        return loaded[-1]
-
-    yield load
-    for model in loaded:
-        model.close()
+def load(
+    compiled_kernels: None, tmp_path: Path, load_in_bfloat16: Callable[[Path], LoadedModel]
+) -> Callable[[LeanFamily], LoadedModel]:
+    return lambda family: load_in_bfloat16(family.save(tmp_path / family.name))
 
 
 def logits_of(model: LoadedModel, at_once: int) -> torch.Tensor:
