@@ -12,7 +12,9 @@ whatever else the machine does meets all of them alike. Ratios hold; absolute fi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
+import signal
 import sys
 import tempfile
 import time
@@ -74,7 +76,8 @@ def chosen(options: argparse.Namespace) -> list[Engine]:
 
 
 def run(options: argparse.Namespace, engines: Sequence[Engine]) -> Report:
-    """All rounds. An engine that fails in one is asked again in the next; its other figures stay."""
+    """All rounds. An engine that fails in one is asked again in the next; its other figures stay. Interrupted, it
+    reports what there is by then."""
     results = [EngineResult(engine.key, engine.title) for engine in engines]
     report = Report(
         machine.describe(options.threads), options.contexts, options.prompts, options.steps, options.rounds, results
@@ -83,7 +86,7 @@ def run(options: argparse.Namespace, engines: Sequence[Engine]) -> Report:
         compile_now()  # as the set-up does
     ids = make_token_ids(options.model, num_token_ids(options.prompts, options.contexts, options.steps))
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="ember-peers-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="ember-peers-") as scratch, contextlib.suppress(KeyboardInterrupt):
         for number in range(options.rounds):
             for engine, result in zip(engines, results, strict=True):
                 busy = machine.busy_percent()
@@ -114,6 +117,7 @@ def run(options: argparse.Namespace, engines: Sequence[Engine]) -> Report:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl+C: the engine that runs ends too
     if options.from_file:
         report = Report.from_json(options.from_file.read_text(encoding="utf-8"))
     else:
