@@ -9,6 +9,7 @@ import torch
 
 ROWS = 16
 GROUP = 32
+ROUNDING = "1"  # changes with what `quantize` makes of the same weights
 _SIGNS = -0x7F7F7F80  # 0x80808080 in int32: between q and q + 128 in every byte
 _OUTER = -0x00FFFF01  # 0xFF0000FF
 _WEIGHTS_AT_ONCE = 1 << 18  # what fits the second-level cache in float32

@@ -34,11 +34,20 @@ class Fingerprint:
 
     @classmethod
     def of_model(
-        cls, weights_hash: str, weights: Weights, dtype: torch.dtype, config: Any, geometry: KVGeometry
+        cls,
+        weights_hash: str,
+        weights: Weights,
+        dtype: torch.dtype,
+        config: Any,
+        geometry: KVGeometry,
+        numbers: str | None = None,
     ) -> Fingerprint:
-        """Fingerprint of a loaded model. `config` is transformers' text configuration."""
+        """Fingerprint of a loaded model. `config` is transformers' text configuration; `numbers` names how the weights
+        were rounded, None where they are as they come or bitsandbytes rounded them.
+        """
         return cls.of_fields(
             {
+                **({} if numbers is None else {"numbers": numbers}),
                 "format": FORMAT_VERSION,
                 "model": weights_hash,
                 "weights": str(weights),
@@ -65,7 +74,12 @@ def difference(mine: dict[str, Any], other: dict[str, Any]) -> Miss:
     if mine.get("model") != other.get("model"):
         return Miss(MissCode.MODEL_CHANGED)
     changed = next(
-        (field for field in ("weights", "dtype", "codec", "format", *mine) if mine[field] != other.get(field)), ""
+        (
+            field
+            for field in ("weights", "dtype", "codec", "format", *mine, *other)
+            if mine.get(field) != other.get(field)
+        ),
+        "",
     )
     return Miss(
         MissCode.SETTINGS_CHANGED, {"field": changed, "saved": str(other.get(changed)), "now": str(mine.get(changed))}
@@ -76,10 +90,13 @@ def canonical_json(fields: dict[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def hash_weights(files: Iterable[Path], cache_dir: Path) -> str:
-    """xxh3 over the contents of `files`, remembered by path, size and time of change so that it is read once."""
-    cache_file = cache_dir / _HASH_CACHE_NAME
-    known = _read_cache(cache_file)
+def hash_weights(files: Iterable[Path], cache_dir: Path | None) -> str:
+    """xxh3 over the contents of `files`, remembered by path, size and time of change so that it is read once.
+
+    Where there is no `cache_dir`, nothing is remembered.
+    """
+    cache_file = None if cache_dir is None else cache_dir / _HASH_CACHE_NAME
+    known = {} if cache_file is None else _read_cache(cache_file)
     combined = xxhash.xxh3_128()
     is_changed = False
     for file in files:
@@ -89,7 +106,7 @@ def hash_weights(files: Iterable[Path], cache_dir: Path) -> str:
             known[key] = _hash_file(file)
             is_changed = True
         combined.update(known[key].encode())
-    if is_changed:
+    if is_changed and cache_file is not None:
         _write_cache(cache_file, known)
     return combined.hexdigest()
 

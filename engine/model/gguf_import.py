@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
+from engine.model.gguf_numbers import keep_numbers
+from engine.model.model_files import OWN_NUMBERS
+from engine.model.packed_file import is_current
 from engine.protocol.errors import EngineError, ModelDamagedError, NotALanguageModelError
 
 _MAGIC = b"GGUF"
+_log = logging.getLogger(__name__)
 
 
 def check_gguf(path: Path) -> None:
@@ -69,12 +76,30 @@ def convert_gguf(source: Path, target: Path) -> None:
         model.bfloat16().save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
         _compact_tokenizer(scratch / "tokenizer.json")
+        add_numbers(source, scratch)
         if target.exists():
             shutil.rmtree(target)
         scratch.chmod(0o755)
         scratch.rename(target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def lacks_numbers(source: Path, folder: Path) -> bool:
+    """Whether `folder`, the conversion of `source`, was never searched for numbers to keep, and has room for them."""
+    return (
+        not is_current(folder / OWN_NUMBERS)
+        and os.access(folder, os.W_OK)
+        and shutil.disk_usage(folder).free > 2 * source.stat().st_size
+    )
+
+
+def add_numbers(source: Path, folder: Path) -> None:
+    """Keep the file's own packed numbers in its conversion; without them the model only decodes more slowly."""
+    try:
+        keep_numbers(source, folder)
+    except (OSError, ValueError, KeyError, SafetensorError, EngineError) as error:
+        _log.warning("The packed numbers of %s are not kept (%s).", source, error)
 
 
 def _compact_tokenizer(file: Path) -> None:
@@ -103,6 +128,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     sys.exit(main(sys.argv[1:]))

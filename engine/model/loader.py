@@ -23,8 +23,9 @@ from engine.kv.working_cache import WorkingCache
 from engine.model.acceleration import Acceleration, accelerate
 from engine.model.chat_template import ChatTemplate
 from engine.model.forward import ForwardPass, is_out_of_memory
-from engine.model.gguf_import import convert_gguf, converted_folder
+from engine.model.gguf_import import add_numbers, convert_gguf, converted_folder, lacks_numbers
 from engine.model.model_files import check_weights, read_config, tokenizer_id
+from engine.model.packed_weights import LoadedWeights, load_packed, second_copy
 from engine.model.tokens import HistoryTokens
 from engine.model.weights import compute_dtype, pick_device, quantization_config, weights_nbytes
 from engine.protocol.config import EngineConfig, Weights
@@ -102,7 +103,9 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
     report(LoadStage.WEIGHTS)
     device = pick_device()
     dtype = compute_dtype(device)
-    model = _load_weights(folder, weights, dtype, device)
+    weights_hash = hash_weights(files, config.kv_dir)
+    loaded_weights = _load_weights(folder, files, weights_hash, weights, dtype, device, config.converted_dir, report)
+    model = loaded_weights.model
     report(LoadStage.WARMING_UP)
     template = ChatTemplate(tokenizer)
     text_config = model.config.get_text_config(decoder=True)
@@ -134,13 +137,14 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
         context_length=context_length,
         kv_bytes_per_token=geometry.bytes_per_token,
         weights=weights,
-        weights_bytes=weights_nbytes(model),
+        weights_bytes=weights_nbytes(model) + loaded_weights.second_copy_bytes,
         dtype=str(dtype).removeprefix("torch."),
         device=device.type,
         tokenizer_id=vocabulary_id,
         load_s=time.perf_counter() - started,
         cannot_resume_reason=probe.cannot_resume_reason,
         notes=template.notes,
+        second_copy_bytes=loaded_weights.second_copy_bytes,
     )
     loaded = LoadedModel(
         info=info,
@@ -148,7 +152,7 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
         tokenizer=tokenizer,
         history=HistoryTokens(tokenizer, template),
         stop_ids=_stop_ids(model, tokenizer),
-        fingerprint=Fingerprint.of_model(hash_weights(files, config.kv_dir), weights, dtype, text_config, geometry),
+        fingerprint=Fingerprint.of_model(weights_hash, weights, dtype, text_config, geometry, loaded_weights.numbers),
         geometry=geometry,
         num_layers=probe.num_layers,
         config=model.config,
@@ -156,7 +160,7 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
     )
     if len(geometry.layers) < probe.num_layers:
         forward.takes_chunks = _takes_chunks(model, device, loaded.new_cache)
-    acceleration = accelerate(forward, model, {}, geometry, context_length, loaded.new_cache)
+    acceleration = accelerate(forward, model, loaded_weights.packed, geometry, context_length, loaded.new_cache)
     return dataclasses.replace(loaded, acceleration=acceleration)
 
 
@@ -175,6 +179,9 @@ def _as_folder(path: Path, converted_dir: Path, report: ReportStage) -> Path:
                 f"{path.name} could not be converted into {converted_dir}: {error.strerror}; free disk space there.",
                 path=str(path),
             ) from error
+    elif lacks_numbers(path, folder) and pick_device().type == "cpu":  # converted by an earlier version
+        report(LoadStage.CONVERTING)
+        add_numbers(path, folder)
     return folder
 
 
@@ -193,8 +200,26 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def _load_weights(folder: Path, weights: Weights, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+def _load_weights(
+    folder: Path,
+    files: list[Path],
+    weights_hash: str,
+    weights: Weights,
+    dtype: torch.dtype,
+    device: torch.device,
+    converted_dir: Path,
+    report: ReportStage,
+) -> LoadedWeights:
     try:
+        if device.type == "cpu" and weights is not Weights.BITS_16:
+
+            def on_rounding() -> None:
+                report(LoadStage.CONVERTING)
+
+            packed = load_packed(folder, files, weights_hash, weights, dtype, converted_dir / "packed", on_rounding)
+            if packed is not None:
+                _choose_attention(packed.model)
+                return packed
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -223,7 +248,8 @@ def _load_weights(folder: Path, weights: Weights, dtype: torch.dtype, device: to
         )
     model.eval()
     _choose_attention(model)
-    return model
+    takes_copy = device.type == "cpu" and weights is Weights.BITS_16 and dtype is torch.bfloat16
+    return LoadedWeights(model, second_copy(model, folder, weights_hash) if takes_copy else {})
 
 
 def _needs_memory(path: Path) -> ModelNeedsMemoryError:

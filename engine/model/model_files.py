@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.protocol.errors import ModelDamagedError, ModelNotFoundError, NotALanguageModelError
 
+OWN_NUMBERS = "packed.safetensors"  # beside model.safetensors: what a GGUF file held, without any rounding
 _MAX_HEADER_BYTES = 100_000_000
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
@@ -49,7 +50,7 @@ def check_weights(folder: Path) -> list[Path]:
             raise _damaged(index_file, "is not a valid index") from error
         files = [folder / str(name) for name in names]
     else:
-        files = sorted(folder.glob("*.safetensors"))
+        files = sorted(file for file in folder.glob("*.safetensors") if file.name != OWN_NUMBERS)
     if not files:
         kind = "only pickled weights, which can run code" if any(folder.glob("*.bin")) else "no weights"
         raise NotALanguageModelError(

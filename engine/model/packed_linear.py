@@ -37,7 +37,7 @@ class PackedLinear(_Packed):
     def __init__(self, matrix: Matrix, bias: torch.Tensor | None = None) -> None:
         super().__init__(matrix)
         self.in_features, self.out_features = matrix.columns, matrix.rows
-        self.bias = None if bias is None else torch.nn.Parameter(bias, requires_grad=False)
+        self.bias = None if bias is None else torch.nn.Parameter(bias.detach(), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         vectors = x.reshape(-1, self.in_features)
@@ -54,17 +54,20 @@ class PackedLinear(_Packed):
 
 
 class PackedEmbedding(_Packed):
-    """Rows of a matrix by token id, as `dtype`."""
+    """Rows of a matrix by token id, as `dtype`, times `scale` (as Gemma wants them)."""
 
-    def __init__(self, matrix: Matrix, dtype: torch.dtype) -> None:
+    def __init__(self, matrix: Matrix, dtype: torch.dtype, scale: float = 1.0) -> None:
         super().__init__(matrix)
+        self._scale = torch.tensor(scale).to(dtype) if scale != 1.0 else None
         self.num_embeddings, self.embedding_dim = matrix.rows, matrix.columns
         self._dtype = dtype
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """`[...]` ids -> `[..., columns]`. Raises IndexError for an id outside the vocabulary."""
         ids = token_ids.reshape(-1)
-        return unpack(_gathered(self.matrix, ids), self._dtype)[: len(ids)].view(*token_ids.shape, self.embedding_dim)
+        rows = unpack(_gathered(self.matrix, ids), self._dtype)[: len(ids)]
+        rows = rows if self._scale is None else rows * self._scale
+        return rows.view(*token_ids.shape, self.embedding_dim)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.matrix.format.name}"

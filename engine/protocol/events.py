@@ -46,7 +46,8 @@ class CacheState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model. `weights_bytes`: parameters and buffers in memory. `kv_bytes_per_token`: all layers.
+    """The loaded model. `weights_bytes`: parameters and buffers in memory, of which `second_copy_bytes` are the packed
+    numbers that a 16-bit model decodes with. `kv_bytes_per_token`: all layers.
 
     `cannot_resume_reason` is None when conversations can be saved and restored. `tokenizer_id` identifies the
     vocabulary: stored token ids are only reused under the same one.
@@ -69,6 +70,7 @@ class ModelInfo:
     load_s: float
     cannot_resume_reason: str | None = None
     notes: tuple[str, ...] = ()
+    second_copy_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
