@@ -148,7 +148,7 @@ class EngineWorker:
         gc.disable()  # a collection amid thousands of new modules stops every thread for 0.1 to 0.2 s
         try:
             from engine.runtime import Runtime  # noqa: PLC0415 - imports torch: on this thread, behind the window
-        except (ImportError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - part of the loop top: a broken installation fails in any way
             _log.exception("torch or transformers cannot be imported")
             self._fail(command, "engine", f"The inference libraries cannot be loaded ({error}); install Ember again.")
             return None

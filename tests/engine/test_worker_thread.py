@@ -37,6 +37,36 @@ def test_reporting_and_forgetting_before_any_model_import_no_torch(tmp_path: Pat
     subprocess.run([sys.executable, "-c", WITHOUT_TORCH, str(tmp_path)], check=True, timeout=60)
 
 
+BROKEN = """
+import queue, sys
+from pathlib import Path
+from engine.protocol.commands import LoadModel
+from engine.protocol.config import EngineConfig, Weights
+from engine.protocol.events import EngineStopped, Failed, ModelLoading
+from engine.worker import EngineWorker
+class Breaks:
+    def find_spec(self, name, path, target=None):
+        if name == "engine.runtime":
+            raise eval(sys.argv[2])
+sys.meta_path.insert(0, Breaks())
+events = queue.Queue()
+worker = EngineWorker(EngineConfig(Path(sys.argv[1]), Path(sys.argv[1])), events.put)
+worker.start()
+for number in "12":
+    worker.submit(LoadModel(number, Path("m"), Weights.BITS_16))
+    assert isinstance(events.get(timeout=60), ModelLoading)
+    failed = events.get(timeout=60)
+    assert isinstance(failed, Failed) and failed.request_id == number and "install Ember again" in failed.message, failed
+worker.shutdown()
+assert isinstance(events.get(timeout=60), EngineStopped)
+"""
+
+
+@pytest.mark.parametrize("error", ["ImportError('x')", "OSError('x')", "SyntaxError('x')", "RuntimeError('x')"])
+def test_a_broken_installation_is_told_each_time_and_nobody_waits_forever(tmp_path: Path, error: str) -> None:
+    subprocess.run([sys.executable, "-c", BROKEN, str(tmp_path), error], check=True, timeout=60)
+
+
 def test_a_bug_ends_in_an_event_and_the_next_command_works(
     start_engine: StartEngine, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
