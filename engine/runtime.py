@@ -8,7 +8,6 @@ import errno
 import gc
 from collections.abc import Callable
 
-import psutil
 import torch
 
 from engine import bench, verification
@@ -39,6 +38,7 @@ from engine.protocol.events import (
     Verified,
 )
 from engine.protocol.misses import SaveProblem
+from engine.thread_count import pick_thread_count
 from engine.turn import Turn
 
 _CLOSE_SAVER_S = 10.0
@@ -54,7 +54,7 @@ class Runtime:
     """The loaded model, its caches and the saver. Every method runs on the inference thread."""
 
     def __init__(self, config: EngineConfig, emit: Callable[[Event], None], on_saved: OnSaved) -> None:
-        torch.set_num_threads(config.num_threads or psutil.cpu_count(logical=False) or 1)
+        torch.set_num_threads(config.num_threads or pick_thread_count())
         self._config = config
         self._emit = emit
         self._on_saved = on_saved

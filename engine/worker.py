@@ -43,6 +43,7 @@ from engine.protocol.events import (
     Phase,
     PhaseChanged,
 )
+from engine.quick_imports import import_transformers
 
 if TYPE_CHECKING:
     from engine.runtime import Runtime
@@ -147,6 +148,7 @@ class EngineWorker:
         preload_torch()
         gc.disable()  # a collection amid thousands of new modules stops every thread for 0.1 to 0.2 s
         try:
+            import_transformers()
             from engine.runtime import Runtime  # noqa: PLC0415 - imports torch: on this thread, behind the window
         except Exception as error:  # noqa: BLE001 - part of the loop top: a broken installation fails in any way
             _log.exception("torch or transformers cannot be imported")

@@ -43,7 +43,7 @@ class EngineConfig:
     device_budget_bytes: the same on the GPU; None takes what the weights leave free.
     disk_cap_bytes: most that all snapshots may take; disk_floor_bytes: free space that saving leaves untouched.
     prefill_chunk: tokens fed per forward pass while prefilling; cancel and progress act between chunks.
-    num_threads: None takes the number of physical cores.
+    num_threads: None decides by `engine.thread_count`.
     """
 
     kv_dir: Path
