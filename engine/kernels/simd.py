@@ -348,7 +348,7 @@ def max_lanes(typingctx, value):
 
 @intrinsic
 def exp_lanes(typingctx, value):
-    """e to the power of each lane, above 88 as at 88; relative error under 2e-7. NaN stays NaN.
+    """e to the power of each lane, above 88 as at 88; relative error under 2.5e-7. NaN stays NaN.
 
     Below -60 it is 0: less than a rounding error of any sum with 1 in it, and small enough to make denormal numbers,
     which cost a hundred times as long.
