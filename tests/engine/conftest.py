@@ -120,18 +120,23 @@ def lean_step(compiled_kernels: None) -> Iterator[Callable[..., ForwardPass]]:
 
 
 @pytest.fixture
+def bfloat16_on_the_processor(full_compute_precision: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine does best."""
+    monkeypatch.setattr("engine.model.loader.compute_dtype", lambda device: torch.bfloat16)
+    monkeypatch.setattr("engine.model.loader.pick_device", lambda: torch.device("cpu"))
+
+
+@pytest.fixture
 def load_in_bfloat16(
-    engine_config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+    engine_config: EngineConfig, bfloat16_on_the_processor: None
 ) -> Iterator[Callable[[Path], LoadedModel]]:
-    """Loads models in bfloat16 on the processor, whatever this machine does best, and closes them at the end."""
+    """Loads models in bfloat16 on the processor, and closes them at the end."""
     loaded: list[LoadedModel] = []
 
     def load(folder: Path) -> LoadedModel:
         loaded.append(load_model(folder, Weights.BITS_16, engine_config, lambda stage: None))
         return loaded[-1]
 
-    monkeypatch.setattr("engine.model.loader.compute_dtype", lambda device: torch.bfloat16)
-    monkeypatch.setattr("engine.model.loader.pick_device", lambda: torch.device("cpu"))
     yield load
     for model in loaded:
         model.close()

@@ -19,6 +19,12 @@ from tests.engine import lean_models
 IDS = [30, 40, 50, 60, 7, 8, 9]
 
 
+@pytest.fixture(autouse=True)
+def no_other_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing takes the compiled step's place but the model's own pass."""
+    monkeypatch.setattr(acceleration, "can_multiply", lambda weights: False, raising=False)
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
