@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from transformers import PreTrainedModel
 
 from engine.kv.transfer import synchronize
 from engine.kv.working_cache import WorkingCache
-
-if TYPE_CHECKING:  # it imports numba, which a machine may lack
-    from engine.model.lean import LeanStep
 
 # torch's for the host on Linux, macOS and Windows; the driver's; and those of the libraries that allocate by themselves
 _OUT_OF_MEMORY_WORDS = (
@@ -25,7 +22,20 @@ _OUT_OF_MEMORY_WORDS = (
 )
 
 
-_STEP_TOKENS = 32  # up to here, feeding a few at a time is quicker than one pass of the model
+class Step(Protocol):
+    """Feeds a few tokens in place of the model (`engine.model.lean`, `engine.model.torch_step`)."""
+
+    def max_fed(self, length: int) -> int:
+        """How many tokens may be fed at once after `length` cached ones."""
+
+    def feed(self, token_ids: Sequence[int], cache: WorkingCache, num_logits: int = 1) -> torch.Tensor:
+        """Logits after the last `num_logits` ids, `[num_logits, vocab]` float32: valid until the next call.
+
+        The keys and values are in the cache then; the caller records the ids.
+        """
+
+    def close(self) -> None:
+        """End its threads, free its memory."""
 
 
 class ForwardPass:
@@ -34,13 +44,15 @@ class ForwardPass:
     `takes_chunks`: False for models that forget their recurrent state when several tokens follow earlier ones; they get
     such tokens one at a time. `on_out_of_memory` frees memory and says whether the pass is worth another try.
     `multi_token_is_exact`: feeding a few tokens at once (up to `engine.generation.speculation.MOST_FED`) gives the very
-    logits, bit for bit, of feeding them one by one. `step` takes the place of the model for a few tokens.
+    logits, bit for bit, of feeding them one by one. `step` takes the place of the model for a few tokens: up to
+    `step_tokens`, where several steps are still quicker than one pass.
     """
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
         self.tokens_fed = 0
         self.takes_chunks = True
-        self.step: LeanStep | None = None
+        self.step: Step | None = None
+        self.step_tokens = 32
         self.multi_token_is_exact = False
         self.on_out_of_memory: Callable[[], bool] = lambda: False
         self._model = model
@@ -92,7 +104,7 @@ class ForwardPass:
         """Returns the logits after the last `num_logits` ids, `[num_logits, vocab]`."""
         before = cache.length
         try:
-            if self.step is not None and len(ids) <= _STEP_TOKENS:
+            if self.step is not None and len(ids) <= self.step_tokens:
                 return self._step_by_step(self.step, ids, cache, num_logits)
             input_ids = torch.tensor([ids], dtype=torch.long, device=self._device)
             extra: dict[str, object] = {"logits_to_keep": num_logits} if self._keeps_logits else {}
@@ -108,17 +120,22 @@ class ForwardPass:
         cache.append_ids(ids)
         return logits
 
-    def _step_by_step(self, step: LeanStep, ids: list[int], cache: WorkingCache, num_logits: int) -> torch.Tensor:
+    def _step_by_step(self, step: Step, ids: list[int], cache: WorkingCache, num_logits: int) -> torch.Tensor:
         rows = []
         first_row = len(ids) - num_logits
         for start in range(0, len(ids), most := step.max_fed(cache.length + len(ids))):
             piece = ids[start : start + most]
             wanted = min(len(piece), max(0, start + len(piece) - first_row))
             logits = step.feed(piece, cache, wanted)
-            rows.append(torch.from_numpy(logits.numpy().copy()))  # the next pass writes there; a clone is threaded
+            rows.append(_copied(logits))  # the next pass writes there
             cache.append_ids(piece)
         self.tokens_fed += len(ids)
         return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _copied(logits: torch.Tensor) -> torch.Tensor:
+    """On the CPU by NumPy: torch's clone is threaded."""
+    return torch.from_numpy(logits.numpy().copy()) if logits.device.type == "cpu" else logits.clone()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

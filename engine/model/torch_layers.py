@@ -11,16 +11,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn import functional
 
-from engine.kernels.packing import Format, Matrix
+from engine.kernels.packing import Matrix
 from engine.model.lean_weights import LeanLayer, LeanWeights
 
 # layer, query `[n, heads, head_dim]`, key and value `[n, kv_heads, head_dim]` -> `[n, heads * head_dim]`
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def can_multiply(weights: LeanWeights) -> bool:
-    """Whether torch can multiply with every matrix as it is."""
-    return all(matrix.format is Format.BF16 for matrix in weights.matrices)
 
 
 class TorchLayers:
@@ -139,10 +134,7 @@ class _Projection:
 
     def add_to(self, x: torch.Tensor, y: torch.Tensor, scale: float) -> None:
         """Add the scaled result for `y` to `x`."""
-        if x.device.type == "cuda":
-            x.addmm_(y, self._weights[0].t(), alpha=scale)
-        else:
-            x.add_(functional.linear(y, self._weights[0]), alpha=scale)
+        x.addmm_(y, self._weights[0].t(), alpha=scale)
 
 
 class _Norm:

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -14,12 +15,13 @@ from transformers import PreTrainedModel
 from engine.kernels.packing import Format, Matrix
 from engine.kv.arena import KVArena
 from engine.kv.working_cache import WorkingCache
-from engine.model import cuda_graph, torch_step
+from engine.model import acceleration, cuda_graph, torch_step
+from engine.model.acceleration import Acceleration, accelerate
 from engine.model.cuda_graph import GraphedCall, GraphRecorder
 from engine.model.forward import ForwardPass
 from engine.model.fused_projections import fuse_projections
 from engine.model.lean_weights import LeanWeights, describe
-from engine.model.torch_layers import can_multiply, join
+from engine.model.torch_layers import join
 from engine.model.torch_step import BUCKET, TorchStep
 from tests.engine import lean_models
 from tests.engine.lean_models import BY_NAME, LEAN_FAMILIES, LeanFamily
@@ -28,7 +30,6 @@ CPU = torch.device("cpu")
 IDS = [int(number) for number in torch.randint(2, lean_models.VOCABULARY, (600,), generator=torch.manual_seed(5))]
 MOST_WORSE = 1.5  # both errors are those of rounding to bfloat16 on the way, in other places
 EXACT = 1e-5  # float32 sums in another order
-EXACT_OR_BUCKETS = pytest.mark.parametrize("has_buckets", [False, True], ids=["exact length", "buckets"])
 
 
 def described(model: PreTrainedModel) -> LeanWeights:
@@ -51,9 +52,9 @@ def described(model: PreTrainedModel) -> LeanWeights:
     return dataclasses.replace(weights, layers=layers, embedding=embedding, head=head, rotary=model.model.rotary_emb)
 
 
-def torch_pass(model: PreTrainedModel, *, has_buckets: bool = False) -> ForwardPass:
+def torch_pass(model: PreTrainedModel) -> ForwardPass:
     forward = ForwardPass(model, CPU)
-    forward.step = TorchStep(described(model), model.config.max_position_embeddings, has_buckets=has_buckets)
+    forward.step = TorchStep(described(model), model.config.max_position_embeddings)
     return forward
 
 
@@ -78,25 +79,23 @@ def error(logits: torch.Tensor, exact: torch.Tensor) -> float:
     return float((logits - exact).norm() / (exact - exact.mean()).norm())
 
 
-@EXACT_OR_BUCKETS
 @pytest.mark.parametrize("family", LEAN_FAMILIES, ids=lambda family: family.name)
-def test_in_float32_it_equals_the_models_own_pass(family: LeanFamily, has_buckets: bool) -> None:
+def test_in_float32_it_equals_the_models_own_pass(family: LeanFamily) -> None:
     model = family.build()
     expected = whole_pass(model, IDS[:24])
-    forward = torch_pass(model, has_buckets=has_buckets)
-    for at_once in (1, 3, 8):
+    forward = torch_pass(model)
+    for at_once in (1, 8):
         logits = logits_of(forward, lean_models.new_cache(model), IDS[:24], at_once)
         assert error(logits, expected) < EXACT
         assert torch.equal(logits.argmax(dim=-1), expected.argmax(dim=-1))
 
 
-@EXACT_OR_BUCKETS
 @pytest.mark.parametrize("family", LEAN_FAMILIES, ids=lambda family: family.name)
-def test_in_bfloat16_it_is_as_near_to_float32_as_the_models_own(family: LeanFamily, has_buckets: bool) -> None:
+def test_in_bfloat16_it_is_as_near_to_float32_as_the_models_own(family: LeanFamily) -> None:
     exact = whole_pass(family.build(), IDS[:48])
     model = family.build().bfloat16()
     own = error(logits_of(ForwardPass(model, CPU), lean_models.new_cache(model), IDS[:48], 1), exact)
-    forward = torch_pass(model, has_buckets=has_buckets)
+    forward = torch_pass(model)
     errors = [error(logits_of(forward, lean_models.new_cache(model), IDS[:48], at_once), exact) for at_once in (1, 8)]
     assert 0 < own < 0.05
     assert max(errors) < MOST_WORSE * own
@@ -130,9 +129,9 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("recording")
 def test_a_recorded_call_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     model = BY_NAME["qwen3"].build().bfloat16()
-    recorded = logits_of(torch_pass(model, has_buckets=True), lean_models.new_cache(model), IDS[:300], 1)
+    recorded = logits_of(torch_pass(model), lean_models.new_cache(model), IDS[:300], 1)
     monkeypatch.setattr(torch_step, "GraphRecorder", GraphRecorder)
-    plain = logits_of(torch_pass(model, has_buckets=True), lean_models.new_cache(model), IDS[:300], 1)
+    plain = logits_of(torch_pass(model), lean_models.new_cache(model), IDS[:300], 1)
     assert torch.equal(recorded, plain)
 
 
@@ -140,7 +139,7 @@ def test_a_recorded_call_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_step_over_the_end_of_a_bucket_sees_all_tokens(prefilled: int) -> None:
     model = BY_NAME["llama"].build()
     expected = whole_pass(model, IDS[: prefilled + 8])
-    forward = torch_pass(model, has_buckets=True)
+    forward = torch_pass(model)
     for at_once in (1, 2, 8):
         cache = lean_models.new_cache(model)
         forward(IDS[:prefilled], cache)
@@ -152,7 +151,7 @@ def test_a_step_over_the_end_of_a_bucket_sees_all_tokens(prefilled: int) -> None
 def test_one_graph_a_bucket_is_recorded_and_again_when_the_cache_moves() -> None:
     model = BY_NAME["llama"].build()
     expected = whole_pass(model, IDS)
-    forward = torch_pass(model, has_buckets=True)
+    forward = torch_pass(model)
     cache = lean_models.new_cache(model)
     forward(IDS[:100], cache)
     logits_of(forward, cache, IDS[100:250], 1)
@@ -171,7 +170,7 @@ def test_one_graph_a_bucket_is_recorded_and_again_when_the_cache_moves() -> None
 @pytest.mark.usefixtures("recording")
 def test_two_chats_that_take_turns_do_not_see_each_other() -> None:
     model = BY_NAME["olmo2"].build()
-    forward = torch_pass(model, has_buckets=True)
+    forward = torch_pass(model)
     ids = (IDS[:20], IDS[300:320])
     expected = [whole_pass(model, one) for one in ids]
     caches = [lean_models.new_cache(model) for _ in ids]
@@ -182,7 +181,7 @@ def test_two_chats_that_take_turns_do_not_see_each_other() -> None:
 
 def test_what_lies_behind_the_filled_part_of_the_cache_does_not_matter() -> None:
     model = BY_NAME["llama"].build().bfloat16()
-    forward = torch_pass(model, has_buckets=True)
+    forward = torch_pass(model)
     caches = [lean_models.new_cache(model, 400) for _ in range(2)]
     for number, cache in zip((0.0, torch.nan), caches, strict=True):
         for group in cache.arena.groups:
@@ -192,10 +191,9 @@ def test_what_lies_behind_the_filled_part_of_the_cache_does_not_matter() -> None
     assert torch.equal(clean, dirty)
 
 
-@EXACT_OR_BUCKETS
-def test_tokens_fed_after_a_rollback_replace_those_before_it(has_buckets: bool) -> None:
+def test_tokens_fed_after_a_rollback_replace_those_before_it() -> None:
     model = BY_NAME["smollm3"].build()
-    forward = torch_pass(model, has_buckets=has_buckets)
+    forward = torch_pass(model)
     cache = lean_models.new_cache(model)
     logits_of(forward, cache, IDS[:270], 8)
     cache.rollback(200)
@@ -203,12 +201,11 @@ def test_tokens_fed_after_a_rollback_replace_those_before_it(has_buckets: bool) 
     assert error(logits, whole_pass(model, IDS[:200] + IDS[300:310])[200:]) < EXACT
 
 
-@EXACT_OR_BUCKETS
-def test_its_cache_is_that_of_the_models_own_pass(has_buckets: bool) -> None:
+def test_its_cache_is_that_of_the_models_own_pass() -> None:
     """Either goes on where the other one was."""
     model = BY_NAME["phi3"].build()
     expected = whole_pass(model, IDS[:40])
-    forward = torch_pass(model, has_buckets=has_buckets)
+    forward = torch_pass(model)
     cache = lean_models.new_cache(model)
     forward(IDS[:33], cache)
     logits_of(forward, cache, IDS[33:36], 1)
@@ -219,7 +216,7 @@ def test_its_cache_is_that_of_the_models_own_pass(has_buckets: bool) -> None:
 @pytest.mark.usefixtures("recording")
 def test_only_the_graphs_of_two_buckets_are_kept() -> None:
     model = BY_NAME["llama"].build()
-    forward = torch_pass(model, has_buckets=True)
+    forward = torch_pass(model)
     cache = lean_models.new_cache(model, 4 * BUCKET)
     for length in (10, BUCKET, 2 * BUCKET):
         cache.rollback(0)
@@ -233,7 +230,7 @@ def test_only_the_graphs_of_two_buckets_are_kept() -> None:
 @pytest.mark.usefixtures("recording")
 def test_positions_beyond_the_tables_make_them_grow() -> None:
     model = BY_NAME["qwen3_yarn"].build()
-    forward = torch_pass(model, has_buckets=True)
+    forward = torch_pass(model)
     ids = (IDS * 3)[:1100]
     expected = whole_pass(model, ids)
     cache = lean_models.new_cache(model)
@@ -246,7 +243,7 @@ def test_positions_beyond_the_tables_make_them_grow() -> None:
 @pytest.mark.usefixtures("recording")
 def test_a_step_given_up_is_freed_at_once() -> None:
     model = BY_NAME["llama"].build()
-    forward = torch_pass(model, has_buckets=True)
+    forward = torch_pass(model)
     cache = lean_models.new_cache(model)
     forward(IDS[:1], cache)
     step, arena = weakref.ref(step_of(forward)), weakref.ref(cache.arena)
@@ -287,14 +284,69 @@ def test_a_recording_that_ran_out_of_memory_is_tried_again_later(caplog: pytest.
     assert not caplog.records
 
 
+# where it is used
+
+
+@pytest.fixture
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "_is_cuda", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 40, 1 << 40))
+
+
+def accelerated(model: PreTrainedModel) -> tuple[ForwardPass, Acceleration]:
+    forward = ForwardPass(model, CPU)
+    new_cache = partial(lean_models.new_cache, model)
+    found = accelerate(forward, model, {}, new_cache().geometry, model.config.max_position_embeddings, new_cache)
+    assert found is not None
+    return forward, found
+
+
+@pytest.mark.usefixtures("as_on_cuda", "recording")
+def test_on_cuda_it_does_the_small_steps_until_the_model_is_closed() -> None:
+    model = BY_NAME["qwen3"].build().bfloat16()
+    forward, found = accelerated(model)
+    found.poll()
+    step = weakref.ref(step_of(forward))
+    assert not forward.multi_token_is_exact
+    cache = lean_models.new_cache(model)
+    recorded = step_of(forward).graphs_recorded
+    forward(IDS[:9], cache)  # too many for steps
+    assert step_of(forward).graphs_recorded == recorded
+    forward(IDS[9:10], cache)
+    assert step_of(forward).graphs_recorded > recorded
+    found.close()
+    found.close()
+    assert forward.step is None
+    assert step() is None
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_a_step_that_computes_something_else_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        acceleration, "describe", lambda *arguments: dataclasses.replace(describe(*arguments), epsilon=1.0)
+    )
+    model = BY_NAME["qwen3"].build().bfloat16()
+    forward, _ = accelerated(model)
+    assert forward.step is None
+    assert forward(IDS[:3], lean_models.new_cache(model)).shape == (lean_models.VOCABULARY,)
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_a_step_that_fails_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no kernel image is available for execution on the device")
+
+    monkeypatch.setattr(TorchStep, "feed", fail)
+    assert accelerated(BY_NAME["qwen3"].build().bfloat16())[0].step is None
+
+
 # what it refuses
 
 
-@EXACT_OR_BUCKETS
 @pytest.mark.parametrize("wrong", [-1, lean_models.VOCABULARY, 2**40])
-def test_an_id_outside_the_vocabulary_is_refused_and_nothing_lost(has_buckets: bool, wrong: int) -> None:
+def test_an_id_outside_the_vocabulary_is_refused_and_nothing_lost(wrong: int) -> None:
     model = BY_NAME["llama"].build()
-    forward = torch_pass(model, has_buckets=has_buckets)
+    forward = torch_pass(model)
     cache = lean_models.new_cache(model)
     forward(IDS[:4], cache)
     with pytest.raises(ValueError, match="outside the vocabulary"):
@@ -310,14 +362,6 @@ def test_too_many_ids_or_none_are_refused() -> None:
         with pytest.raises(ValueError, match="cannot be fed at once"):
             step.feed(ids, cache)
     assert step.feed([5] * 8, cache, 0).shape == (0, lean_models.VOCABULARY)
-
-
-def test_packed_weights_are_not_for_torch() -> None:
-    model = BY_NAME["llama"].build().bfloat16()
-    weights = describe(model, lean_models.packed(model, Format.Q8))
-    assert weights is not None
-    assert not can_multiply(weights)
-    assert can_multiply(described(model))
 
 
 # matrices side by side
