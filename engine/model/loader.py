@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -230,7 +231,9 @@ def _load_weights(
             local_files_only=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError) as error:
+    except (
+        OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError, SafetensorError
+    ) as error:  # fmt: skip
         if is_out_of_memory(error):
             raise _needs_memory(folder) from error
         raise ModelDamagedError(
