@@ -131,16 +131,16 @@ class Bootstrap:
         def is_ready() -> bool:
             return self._environment.is_current() and (self._model.is_ready() or not model)
 
-        if is_ready():
-            return
-        started = time.monotonic()
-        with setup_lock(self._checkout, self._reporter):
-            if is_ready():  # another set-up, which was waited for, did it
-                return
-            self._environment.prepare(self._reporter)
-            if model:
-                self._model.prepare(self._reporter, self._environment.python)
-        self._reporter.say(f"Set up in {time.monotonic() - started:.0f} s.")
+        if not is_ready():
+            started = time.monotonic()
+            with setup_lock(self._checkout, self._reporter):
+                if not is_ready():  # unless another set-up, which was waited for, did it
+                    self._environment.prepare(self._reporter)
+                    if model:
+                        self._model.prepare(self._reporter, self._environment.python)
+            self._reporter.say(f"Set up in {time.monotonic() - started:.0f} s.")
+        if model:
+            self._model.keep_numbers(self._reporter, self._environment.python)
 
     def _compile_kernels(self) -> None:
         """Once for this state of the sources, about 20 s; `run` leaves it to the program, which goes on meanwhile."""

