@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -27,7 +28,7 @@ from engine.model.lean import LeanStep
 from engine.model.lean_weights import describe
 from engine.protocol.config import EngineConfig, Weights
 from tests.benchmarks.equality_prompts import CONVERSATIONS, messages
-from tests.benchmarks.equality_runs import Compared, run_three_ways
+from tests.benchmarks.equality_runs import Compared, Errors, run_three_ways
 from tests.benchmarks.peer_process import compile_now
 from tests.engine import lean_models
 from tests.engine.families import FAMILIES, Expected
@@ -45,10 +46,10 @@ def compare(path: Path, weights: Weights, config: EngineConfig, num_tokens: int)
             f"\n{weights.value}{how}\n{'':16} prompt  equal  margin  (float32's)   step: max    rms   own: max    rms"
         )
         for name, turns in CONVERSATIONS.items():
-            prompt: list[int] = trio.loaded.tokenizer.apply_chat_template(
+            ids: Any = trio.loaded.tokenizer.apply_chat_template(
                 messages(turns), add_generation_prompt=True, return_dict=False
             )
-            one = trio.compare(name, prompt, num_tokens)
+            one = trio.compare(name, list(ids), num_tokens)
             compared.append(one)
             print(_row(one), flush=True)
     print(_summary(compared))
@@ -70,11 +71,18 @@ def _summary(compared: Sequence[Compared]) -> str:
     same = sum(one.reply_tokens if one.first_difference is None else one.first_difference for one in compared)
     margins = [one.margin for one in compared if one.margin is not None]
     widest = f"; they part at margins up to {max(margins):.3f}" if margins else ""
-    step, own = (statistics.mean(getattr(one, which).rms for one in compared) for which in ("step", "own"))
+    step, own = (statistics.mean(errors.rms for errors in side) for side in _sides(compared))
+    step_best, own_best = (sum(errors.same_best for errors in side) for side in _sides(compared))
+    total = sum(one.reply_tokens for one in compared)
     return (
         f"{whole} of {len(compared)} replies are the same, {same} tokens before the first difference{widest};"
-        f" rms error {step:.4f} (step), {own:.4f} (own bfloat16), ratio {step / own:.2f}"
+        f" rms error {step:.4f} (step), {own:.4f} (own bfloat16), ratio {step / own:.2f};"
+        f" of {total} tokens float32 likes the same best as the step {step_best} times, as its own {own_best} times"
     )
+
+
+def _sides(compared: Sequence[Compared]) -> tuple[list[Errors], list[Errors]]:
+    return [one.step for one in compared], [one.own for one in compared]
 
 
 def probe(family: LeanFamily) -> tuple[float, float]:

@@ -32,15 +32,17 @@ _FORMATS = {Weights.BITS_4: Format.Q4, Weights.BITS_8: Format.Q8}
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Of logits against float32, over all positions of a reply."""
+    """Of logits against float32, over a reply; `same_best` counts the positions where both like the same token most."""
 
     max: float
     rms: float
+    same_best: int
 
     @staticmethod
     def of(logits: torch.Tensor, exact: torch.Tensor) -> Errors:
         difference = logits - exact
-        return Errors(float(difference.abs().max()), math.sqrt(float(difference.square().mean())))
+        same_best = int((logits.argmax(dim=1) == exact.argmax(dim=1)).sum())
+        return Errors(float(difference.abs().max()), math.sqrt(float(difference.square().mean())), same_best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +149,8 @@ def run_three_ways(path: Path, weights: Weights, config: EngineConfig) -> Iterat
         yield Trio(loaded, is_loaded_so, step, own, own16, own32)
     finally:
         loaded.close()
-        for step in steps:
-            step.close()
+        for one in steps:
+            one.close()
 
 
 def _pack(model: PreTrainedModel, target: Format) -> dict[str, Matrix]:

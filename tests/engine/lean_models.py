@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -42,7 +43,7 @@ class LeanFamily:
 
     name: str
     model_type: str
-    overrides: Mapping[str, object] = field(default_factory=dict, compare=False)
+    overrides: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def config(self) -> PreTrainedConfig:
         return AutoConfig.for_model(self.model_type, **{**_SIZES, **self.overrides})
@@ -60,7 +61,8 @@ class LeanFamily:
                 torch.nn.init.uniform_(parameter, -0.5, 0.5)
             else:
                 torch.nn.init.uniform_(parameter, 0.5, 1.5)
-        return model.bfloat16().float().eval()
+        model.bfloat16().float().eval()
+        return model
 
     def save(self, folder: Path, seed: int = 0) -> Path:
         """The model with a tokenizer, ready for the engine to load."""
@@ -69,7 +71,7 @@ class LeanFamily:
         return folder
 
 
-def _family(name: str, model_type: str = "", **overrides: object) -> LeanFamily:
+def _family(name: str, model_type: str = "", **overrides: Any) -> LeanFamily:
     return LeanFamily(name, model_type or name, overrides)
 
 
@@ -77,7 +79,7 @@ def _rope(rope_type: str, **parameters: object) -> dict[str, object]:
     return {"rope_type": rope_type, "rope_theta": 10000.0, **parameters}
 
 
-_MULTIPLIERS = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.02}
+_MULTIPLIERS: dict[str, Any] = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.02}
 _LLAMA3 = _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=1024)
 
 LEAN_FAMILIES = (
@@ -122,7 +124,7 @@ def packed(model: PreTrainedModel, target: Format) -> dict[str, Matrix]:
     return {name: quantize(module.weight.detach(), target) for name, module in matrices(model)}
 
 
-def matrices(model: PreTrainedModel) -> Iterator[tuple[str, torch.nn.Module]]:
+def matrices(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
             yield name, module

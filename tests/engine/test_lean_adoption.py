@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from engine.kernels.compile import BUSY
 from engine.model import acceleration
-from engine.model.lean_weights import LeanWeights
+from engine.model.lean_weights import LeanWeights, describe
 from engine.model.loader import LoadedModel
 from tests.engine import lean_models
 
@@ -96,10 +97,8 @@ OF_GRANITE = ("residual_scale", "embedding_scale", "logits_scale")
 def test_a_model_described_wrongly_runs_by_its_own_pass(
     load: Callable[[], LoadedModel], expected: torch.Tensor, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    describe = acceleration.describe
-
-    def describe_wrongly(*arguments: object) -> LeanWeights:
-        described = describe(*arguments)
+    def describe_wrongly(*arguments: Any) -> LeanWeights:
+        described: Any = describe(*arguments)
         fields = {name: getattr(described, name) for name in LeanWeights.__dataclass_fields__}
         return LeanWeights(**{**fields, part: WRONG[part](described)})
 

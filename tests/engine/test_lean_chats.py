@@ -38,7 +38,7 @@ def looping_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, parameter in network.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 parameter.mul_(0.02)
-        network.lm_head.weight.index_add_(0, following, network.get_input_embeddings().weight * 2)
+        network.lm_head.weight.index_add_(0, following, network.get_parameter("model.embed_tokens.weight") * 2)
     network.bfloat16().save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)
     return folder
@@ -86,7 +86,7 @@ def test_a_chat_resumes_after_restarts_to_the_bit(start_engine: StartEngine, cha
     messages: list[ChatMessage] = []
     expected = [ask(engine, "a", messages, question) for question in QUESTIONS]
     never_closed = contents(engine, "a")
-    messages = []
+    messages, reply = [], expected[0]
     for num_threads, question, never_closed_reply in zip((1, 2, 3), QUESTIONS, expected, strict=True):
         engine = start_engine(chat_model, kv_dir=tmp_path / "closed", num_threads=num_threads)
         reply = ask(engine, "a", messages, question)

@@ -38,7 +38,8 @@ def logits_of(model: LoadedModel, at_once: int) -> torch.Tensor:
 
 @torch.inference_mode()
 def exact_logits(model: PreTrainedModel) -> torch.Tensor:
-    return model.float()(torch.tensor([IDS])).logits[0]
+    logits: torch.Tensor = model.float()(torch.tensor([IDS])).logits[0]
+    return logits
 
 
 def error(logits: torch.Tensor, exact: torch.Tensor) -> float:

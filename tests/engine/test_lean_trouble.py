@@ -125,7 +125,7 @@ def is_working(seconds: float) -> bool:
 
     def used_s() -> float:
         times = psutil.Process().threads()
-        return sum(one.user_time + one.system_time for one in times if one.id in numbers)
+        return float(sum(one.user_time + one.system_time for one in times if one.id in numbers))
 
     before = used_s()
     threading.Event().wait(seconds)

@@ -21,7 +21,9 @@ def attend() -> Attend:
     from engine.kernels.attention import attend_segment, merge_segments
 
     @numba.njit
-    def run(query, keys, values, count, group, head_dim, scale, scores, partial, head_bytes, weights, out):
+    def run(  # type: ignore[no-untyped-def]
+        query, keys, values, count, group, head_dim, scale, scores, partial, head_bytes, weights, out
+    ):
         segments = (count + SEGMENT - 1) // SEGMENT
         row = 2 * head_dim
         for segment in range(segments):

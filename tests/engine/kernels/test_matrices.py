@@ -61,7 +61,7 @@ def test_a_vector_does_not_know_of_the_others(multiply: Multiply, target: Format
     matrix = quantize(torch.randn(48, 576), target)
     vectors = torch.randn(8, 576).bfloat16()
     single = torch.cat([multiply(matrix, vector[None]) for vector in vectors])
-    together = torch.cat([multiply(matrix, piece) for piece in vectors.split(at_once)])
+    together = torch.cat([multiply(matrix, piece) for piece in torch.split(vectors, at_once)])
     assert torch.equal(together, single)
 
 

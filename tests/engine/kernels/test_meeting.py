@@ -17,7 +17,9 @@ def test_all_have_come_before_anyone_goes_on(num_threads: int) -> None:
     from engine.kernels.atomics import meet
 
     @numba.njit(nogil=True)
-    def work(thread, counter, rounds, done, num_threads, num_rounds):
+    def work(
+        thread: int, counter: int, rounds: int, done: np.ndarray, num_threads: int, num_rounds: int
+    ) -> tuple[int, int]:
         """Counts the rounds in which another thread had not written its number yet, or was two rounds ahead."""
         early = 0
         for number in range(1, num_rounds + 1):

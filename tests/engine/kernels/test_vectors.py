@@ -28,7 +28,7 @@ def exp() -> Callable[[torch.Tensor], torch.Tensor]:
     from engine.kernels.simd import exp_lanes, load_f32, store_f32
 
     @numba.njit
-    def run(x, out, count):
+    def run(x: int, out: int, count: int) -> None:
         for i in range(0, count, 16):
             store_f32(out + 4 * i, exp_lanes(load_f32(x + 4 * i)))
 
