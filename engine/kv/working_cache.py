@@ -53,7 +53,8 @@ class ContiguousLayer(CacheLayerMixin):
         keys[self.length : end] = key_states[0].transpose(0, 1)
         values[self.length : end] = value_states[0].transpose(0, 1)
         self.length = end
-        return keys[:end].transpose(0, 1)[None], values[:end].transpose(0, 1)[None]
+        dtype = key_states.dtype  # float32 on processors that do not multiply bfloat16, which still is what is kept
+        return keys[:end].transpose(0, 1)[None].to(dtype), values[:end].transpose(0, 1)[None].to(dtype)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0

@@ -119,6 +119,15 @@ class Acceleration:
         return float((logits - expected).norm() / (expected - expected.mean()).norm())
 
 
+def keeps_bfloat16(model: PreTrainedModel, packed: Mapping[str, Matrix], geometry: KVGeometry) -> bool:
+    """Whether a model that computes in float32, on a processor without bfloat16, keeps its cache in bfloat16.
+
+    The compiled step reads that on any processor: half the memory, and several times the speed.
+    """
+    weights = describe(model, packed) if geometry.dtype is torch.float32 else None
+    return weights is not None and has_numba() and model.device.type == "cpu"
+
+
 def accelerate(
     forward: ForwardPass,
     model: PreTrainedModel,

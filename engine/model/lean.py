@@ -115,7 +115,7 @@ class LeanStep:
         if num_tokens > len(self._cos) and self._weights.rope_dim:
             roomy = min(max(2 * num_tokens, 1024), max(self._context_length, num_tokens))
             positions = torch.arange(roomy)[None]
-            cos, sin = self._weights.rotary(torch.zeros(1, 1, 1, dtype=torch.bfloat16), positions)
+            cos, sin = self._weights.rotary(torch.zeros(1, 1, 1, dtype=self._weights.compute_dtype), positions)
             half = self._weights.rope_dim // 2
             self._cos = cos[0, :, :half].float().contiguous()
             self._sin = sin[0, :, :half].float().contiguous()

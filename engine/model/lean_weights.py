@@ -53,7 +53,10 @@ class LeanLayer:
 
 @dataclass(frozen=True, slots=True)
 class LeanWeights:
-    """A whole model. `qk_norm`: None, "per_head" or "full_width"; `rotary` gives cos and sin for positions."""
+    """A whole model. `qk_norm`: None, "per_head" or "full_width"; `rotary` gives cos and sin for positions.
+
+    `compute_dtype`: what the model itself computes in.
+    """
 
     layers: list[LeanLayer]
     embedding: Matrix
@@ -73,6 +76,7 @@ class LeanWeights:
     embedding_scale: float
     logits_scale: float
     rotary: torch.nn.Module
+    compute_dtype: torch.dtype
 
     @property
     def matrices(self) -> list[Matrix]:
@@ -122,6 +126,7 @@ def describe(model: PreTrainedModel, packed: Mapping[str, Matrix] | None = None)
         embedding_scale=_embedding_scale(config),
         logits_scale=_logits_scale(config),
         rotary=inner.rotary_emb,
+        compute_dtype=inner.norm.weight.dtype,
     )
     return described if _fits(described) else None
 

@@ -21,7 +21,7 @@ from engine.kv.arena import KVArena
 from engine.kv.fingerprint import Fingerprint, hash_weights
 from engine.kv.geometry import KVGeometry, LayerShape
 from engine.kv.working_cache import WorkingCache
-from engine.model.acceleration import Acceleration, accelerate
+from engine.model.acceleration import Acceleration, accelerate, keeps_bfloat16
 from engine.model.chat_template import ChatTemplate
 from engine.model.forward import ForwardPass, is_out_of_memory
 from engine.model.gguf_import import add_numbers, convert_gguf, converted_folder, lacks_numbers
@@ -122,6 +122,8 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
             path=str(path),
         ) from error
     geometry = probe.geometry
+    if keeps_bfloat16(model, loaded_weights.packed, geometry):
+        geometry = dataclasses.replace(geometry, dtype=torch.bfloat16)
     # Where layers differ, the configuration refuses to give one number for all: told are those of the first.
     layer_config = text_config.per_layer_config[0] if text_config.is_heterogeneous else text_config
     context_length = int(getattr(text_config, "max_position_embeddings", None) or 2048)
