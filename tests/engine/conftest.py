@@ -129,12 +129,12 @@ def bfloat16_on_the_processor(full_compute_precision: None, monkeypatch: pytest.
 @pytest.fixture
 def load_in_bfloat16(
     engine_config: EngineConfig, bfloat16_on_the_processor: None
-) -> Iterator[Callable[[Path], LoadedModel]]:
+) -> Iterator[Callable[..., LoadedModel]]:
     """Loads models in bfloat16 on the processor, and closes them at the end."""
     loaded: list[LoadedModel] = []
 
-    def load(folder: Path) -> LoadedModel:
-        loaded.append(load_model(folder, Weights.BITS_16, engine_config, lambda stage: None))
+    def load(folder: Path, weights: Weights = Weights.BITS_16) -> LoadedModel:
+        loaded.append(load_model(folder, weights, engine_config, lambda stage: None))
         return loaded[-1]
 
     yield load

@@ -14,6 +14,7 @@ from engine.model import lean_weights
 from engine.model.forward import ForwardPass
 from engine.model.lean_weights import describe
 from engine.model.loader import LoadedModel
+from engine.protocol.config import Weights
 from tests.engine import lean_models
 from tests.engine.families import BY_NAME as TINY
 from tests.engine.lean_models import LEAN_FAMILIES, LeanFamily
@@ -25,9 +26,9 @@ MOST_WORSE = 1.5
 
 @pytest.fixture
 def load(
-    compiled_kernels: None, tmp_path: Path, load_in_bfloat16: Callable[[Path], LoadedModel]
-) -> Callable[[LeanFamily], LoadedModel]:
-    return lambda family: load_in_bfloat16(family.save(tmp_path / family.name))
+    compiled_kernels: None, tmp_path: Path, load_in_bfloat16: Callable[..., LoadedModel]
+) -> Callable[..., LoadedModel]:
+    return lambda family, *weights: load_in_bfloat16(family.save(tmp_path / family.name), *weights)
 
 
 def logits_of(model: LoadedModel, at_once: int) -> torch.Tensor:
@@ -76,6 +77,21 @@ def test_packed_weights_count_as_the_numbers_they_stand_for(
     for module_name, module in lean_models.matrices(rounded):
         module.weight.data = unpack(packed[module_name], torch.float32)
     assert error(logits, exact_logits(rounded)) < 0.03
+
+
+@pytest.mark.parametrize("weights", [Weights.BITS_8, Weights.BITS_4])
+@pytest.mark.parametrize("name", ["llama_biased", "phi3", "qwen2"])
+def test_models_that_are_packed_as_they_load_run_by_the_step_too(
+    load: Callable[..., LoadedModel], name: str, weights: Weights
+) -> None:
+    model = load(lean_models.BY_NAME[name], weights)
+    assert model.forward.step is not None
+    logits = logits_of(model, 8)
+    assert torch.equal(logits, logits_of(model, 1))
+    model.forward.step, step = None, model.forward.step
+    own = logits_of(model, 1)
+    model.forward.step = step
+    assert error(logits, own) < 0.04
 
 
 def test_every_family_is_tried_here() -> None:
