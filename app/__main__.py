@@ -116,6 +116,7 @@ def _run_window(application: QApplication, paths: DataPaths, store: Conversation
     session = ChatSession(store, engine, settings)
     bridge.event_arrived.connect(session.handle)
     library = ModelLibrary(resources_dir(), paths.data_dir)
+    bridge.event_arrived.connect(library.handle)
 
     def on_settings_changed(changed: Settings) -> None:
         session.settings_changed(changed)

@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from app.errors import from_os_error
 from app.hub import fetch, is_hub_id
 from app.model_config import ModelConfig, read_model_config
+from app.model_loads import LoadRecord, ModelLoads
 from app.paths import DataPaths
+from engine.protocol.config import Weights
 from engine.protocol.errors import ModelDamagedError, ModelNotFoundError, NotALanguageModelError
+from engine.protocol.events import Event, ModelLoaded
 
 _log = logging.getLogger(__name__)
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+_PACKED_NUMBERS = "packed.safetensors"  # a copy that the engine keeps beside the weights
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """`kv_bytes_per_token`: all layers, in 16 bit. None where `config.json` does not say (GGUF files have none)."""
+    """`kv_bytes_per_token`: all layers, in 16 bit. None where `config.json` does not say (GGUF files have none).
+
+    `loads`: what loading it took, by precision of the weights, for those it was loaded with.
+    """
 
     name: str
     path: Path
@@ -32,12 +39,14 @@ class ModelEntry:
     context_length: int | None
     kv_bytes_per_token: int | None
     is_default: bool
+    loads: dict[Weights, LoadRecord] = field(default_factory=dict)
 
 
 class ModelLibrary:
     def __init__(self, resources_dir: Path, data_dir: Path) -> None:
         self._resources_dir = resources_dir
         self._paths = DataPaths(data_dir)
+        self._loads = ModelLoads(self._paths.loads_file)
 
     def models(self) -> list[ModelEntry]:
         """The default model first, then by name. A model that was moved away is left out."""
@@ -91,6 +100,15 @@ class ModelLibrary:
             self._save(added | {name: path})
         return self._entry(name, path)
 
+    def loads(self, model: Path) -> dict[Weights, LoadRecord]:
+        """What loading the model at this path took, by precision of the weights."""
+        return self._loads.of(model)
+
+    def handle(self, event: Event) -> None:
+        """Keep what a load took."""
+        if isinstance(event, ModelLoaded):
+            self._loads.record(event.model)
+
     def _shipped(self) -> list[Path]:
         try:
             return [path for path in sorted((self._resources_dir / "models").iterdir()) if _looks_like_a_model(path)]
@@ -128,6 +146,7 @@ class ModelLibrary:
             context_length=config.context_length,
             kv_bytes_per_token=config.kv_bytes_per_token(bytes_per_value=2),
             is_default=path == self._resources_dir / "models" / DEFAULT_MODEL,
+            loads=self.loads(path),
         )
 
 
@@ -142,7 +161,7 @@ def _check_is_model(path: Path) -> None:
                 f"{path} holds no language model (no readable config.json); give the folder that holds one.",
                 path=str(path),
             )
-        if not any(path.glob("*.safetensors")):
+        if not any(file.name != _PACKED_NUMBERS for file in path.glob("*.safetensors")):
             raise NotALanguageModelError(
                 f"{path} holds no safetensors weights; give the folder that holds them beside config.json.",
                 path=str(path),

@@ -42,6 +42,11 @@ class DataPaths:
         return self.data_dir / "models.json"
 
     @property
+    def loads_file(self) -> Path:
+        """What loading each model took."""
+        return self.data_dir / "model-loads.json"
+
+    @property
     def settings(self) -> Path:
         return self.data_dir / "settings.json"
 

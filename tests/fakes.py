@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,7 +190,8 @@ class ScriptedEngine(SilentEngine):
             self.on_event(failed(command.request_id, self.load_error))
         else:
             self._is_loaded = True
-            self.on_event(ModelLoaded(command.request_id, a_model(command.path.name)))
+            model = dataclasses.replace(a_model(command.path.name), path=command.path, weights=command.weights)
+            self.on_event(ModelLoaded(command.request_id, model))
 
     def _generate(self, command: Generate) -> None:
         told = (command.conversation_id, command.request_id)

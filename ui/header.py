@@ -100,7 +100,7 @@ class Header(QWidget):
             menu.addAction(self.tr("No models are installed")).setEnabled(False)
         menu.addSeparator()
         menu.addAction(self.tr("Weights")).setEnabled(False)
-        add_choices(menu, self._weights_words(), self._settings.weights, self.weights_chosen.emit)
+        add_choices(menu, self._weights_choices(shown), self._settings.weights, self.weights_chosen.emit)
 
     @Slot()
     def _on_more_menu_about_to_show(self) -> None:
@@ -133,6 +133,17 @@ class Header(QWidget):
             Weights.BITS_8: self.tr("8-bit"),
             Weights.BITS_4: self.tr("4-bit"),
         }
+
+    def _weights_choices(self, model: Path) -> dict[str, str]:
+        """The words, with what each took when this model was last loaded so."""
+        choices, loads = self._weights_words(), self._library.loads(model)
+        for weights, load in loads.items():
+            choices[weights] = self.tr("{weights}   {size}, loaded in {seconds}").format(
+                weights=choices[weights],
+                size=numbers.size(load.weights_bytes),
+                seconds=numbers.seconds(load.load_s),
+            )
+        return choices
 
     def _retranslate(self) -> None:
         if self._model is not None and not self._is_loading:

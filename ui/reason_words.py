@@ -85,7 +85,7 @@ def _problem_template(code: str) -> str | None:
 def _field_words(field: str) -> str:
     """Fields of the fingerprint that people know; the others stay as the engine names them."""
     match field:
-        case "weights":
+        case "weights" | "numbers":
             return _tr("precision of the weights")
         case "dtype":
             return _tr("number format")

@@ -41,6 +41,7 @@ class EngineRun:
         self.storage_errors: list[StorageError] = []
         self.session = ChatSession(store, self.engine, settings, on_storage_error=self.storage_errors.append)
         self.progress = Progress(call.err)
+        self._library = None if getattr(call.arguments, "incognito", False) else call.library()  # keeps what loads took
         self.late_events: list[Event] = []
         self._is_interrupted = False
         self._handlers: dict[signal.Signals, Any] = {}
@@ -74,6 +75,8 @@ class EngineRun:
                 continue
             if not isinstance(event, Interrupted):
                 self.session.handle(event)
+                if self._library is not None:
+                    self._library.handle(event)
                 self.progress.show(event)
             yield event
             if isinstance(event, EngineStopped):

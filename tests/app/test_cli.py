@@ -572,6 +572,15 @@ def test_models_are_listed_and_added(ember, tmp_path):
     assert (ember("models", "add", str(tmp_path)).code, ember("models", "add", "/nowhere").code) == (3, 3)
 
 
+def test_models_tell_what_loading_took_in_each_precision(ember):
+    assert ember("models", "--json").content["models"][0]["loads"] == {}
+    ember("ask", "Hello")
+    ember("ask", "--weights", "4bit", "Hello")
+    took = {"load_s": 0.5, "weights_bytes": 1000}
+    assert ember("models", "--json").content["models"][0]["loads"] == {"16bit": took, "4bit": took}
+    assert ember("models").out.splitlines()[1].strip() == "16bit 0.5 s 0 MB · 4bit 0.5 s 0 MB"
+
+
 @pytest.mark.parametrize("seed", ["-1", str(2**63), "9" * 30, "x"])
 def test_a_seed_the_engine_cannot_take_is_refused_before_anything_is_stored(ember, seed):
     with pytest.raises(SystemExit, match="2"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,11 @@ from app.errors import ReadOnlyError
 from app.hub import is_hub_id
 from app.model_config import read_model_config
 from app.model_library import DEFAULT_MODEL, ModelLibrary
+from app.model_loads import LoadRecord
+from engine.protocol.config import Weights
 from engine.protocol.errors import ModelDamagedError, ModelError, ModelNotFoundError, NotALanguageModelError
+from engine.protocol.events import EngineStopped, ModelLoaded
+from tests.fakes import a_model
 
 CONFIG = {
     "model_type": "llama",
@@ -109,6 +114,22 @@ def test_a_folder_without_a_model_is_refused_at_once(library, tmp_path, content)
 def test_nothing_at_the_path_is_said(library):
     with pytest.raises(ModelNotFoundError, match="hub id"):
         library.add("/no/such/folder")
+
+
+def test_a_folder_with_nothing_but_packed_numbers_holds_no_weights(library, tmp_path):
+    folder = a_folder(tmp_path / "model")
+    (folder / "model.safetensors").rename(folder / "packed.safetensors")
+    with pytest.raises(NotALanguageModelError, match="no safetensors weights"):
+        library.add(str(folder))
+
+
+def test_what_a_load_took_is_told_with_the_model(library, tmp_path):
+    folder = a_folder(tmp_path / "model")
+    library.add(str(folder))
+    library.handle(EngineStopped())
+    assert library.models()[0].loads == {}
+    library.handle(ModelLoaded("r", dataclasses.replace(a_model(), path=folder)))
+    assert library.models()[0].loads == library.loads(folder) == {Weights.BITS_16: LoadRecord(0.5, 1000)}
 
 
 def test_a_model_that_was_moved_away_is_left_out(library, tmp_path):

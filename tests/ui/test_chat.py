@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -10,7 +11,8 @@ from PySide6.QtTest import QTest
 from app.conversation import MessageState
 from app.errors import DiskFullError
 from app.settings import Settings
-from engine.protocol.events import Failed, FinishReason, Phase, PhaseChanged, SnapshotNotSaved
+from engine.protocol.config import Weights
+from engine.protocol.events import Failed, FinishReason, ModelLoaded, Phase, PhaseChanged, SnapshotNotSaved
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import turn_statistics
 from ui.messages import AssistantMessage, UserMessage
@@ -247,6 +249,20 @@ def test_choosing_other_weights_loads_the_model_again(desk: Desk) -> None:
     desk.settle()
     assert "model" in desk.window.page.composer.hint.text()
     assert desk.saved[-1].weights == "4bit"
+
+
+@pytest.mark.parametrize(("language", "words"), [("en", "loaded in 1.2 s"), ("ko", "불러오기 1.2초")])
+def test_the_menu_tells_what_each_precision_took(open_desk: OpenDesk, language: str, words: str) -> None:
+    desk = open_desk(Settings(language=language, theme="light"))
+    model = desk.session.model
+    assert model is not None
+    desk.library.handle(ModelLoaded("r", replace(model, weights=Weights.BITS_4, weights_bytes=97_000_000, load_s=1.2)))
+    menu = desk.window.header.model_menu
+    menu.aboutToShow.emit()
+    shown = {action.data(): action.text() for action in menu.actions() if action.data() in set(Weights)}
+    assert shown[Weights.BITS_16] == "16-bit"
+    assert shown[Weights.BITS_4].startswith("4-bit   97 MB")
+    assert words in shown[Weights.BITS_4]
 
 
 @pytest.mark.parametrize("num_turns", [2, 20])

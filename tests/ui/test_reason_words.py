@@ -65,7 +65,7 @@ def test_a_code_unknown_to_this_version_keeps_the_sentence(spoken: str) -> None:
 
 
 def test_a_field_that_people_know_is_named_in_their_words(spoken: str) -> None:
-    for field, words in (("weights", "가중치 정밀도"), ("rope", "rope")):
+    for field, words in (("weights", "가중치 정밀도"), ("numbers", "가중치 정밀도"), ("rope", "rope")):
         params = {"field": field, "saved": "16bit", "now": "4bit"}
         assert (words in miss_words(statistics("settings_changed", params))) == (spoken == "ko" or field == "rope")
 
