@@ -14,6 +14,8 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
 
+_COMPILER = "torch._dynamo"
+
 
 def import_transformers() -> None:
     """Import transformers' model classes; what asks for torch's compiler afterwards gets it. Raises ImportError."""
@@ -23,7 +25,7 @@ def import_transformers() -> None:
     _leave_out_distributed()
     # WORKAROUND transformers 5.24: the package would read 1,500 files for names that are all in `transformers`.
     sys.modules.setdefault("transformers.models", _unread("transformers.models"))
-    with _compiler_left_out():
+    with compiler_left_out():
         importlib.import_module("transformers.modeling_utils")
         importlib.import_module("transformers.masking_utils")
 
@@ -42,20 +44,44 @@ def _leave_out_distributed() -> None:
 
 
 @contextmanager
-def _compiler_left_out() -> Iterator[None]:
-    """WORKAROUND transformers 5.24: functions are marked for a compiler while they are defined, which loads it."""
-    name = "torch._dynamo"
-    if name in sys.modules:
+def compiler_left_out() -> Iterator[None]:
+    """Inside, what only marks functions for torch's compiler does not load it; whatever else is asked of it does.
+
+    WORKAROUND transformers 5.24, which marks functions while it is imported, and torch 2.13, which does so while a
+    model is laid out without memory.
+    """
+    import torch  # noqa: PLC0415 - on the inference thread, behind the window
+
+    if _COMPILER in sys.modules:
         yield
         return
-    stand_in: Any = _unread(name)
+    compile_ = torch.compile
+    stand_in: Any = _unread(_COMPILER)
+
+    def take_its_place(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        put_back()
+        return getattr(importlib.import_module(_COMPILER), name)
+
+    def put_back() -> None:
+        torch.compile = compile_
+        if sys.modules.get(_COMPILER) is stand_in:
+            del sys.modules[_COMPILER]
+
+    def compile_really(*arguments: Any, **options: Any) -> Any:
+        put_back()
+        return compile_(*arguments, **options)
+
     stand_in.allow_in_graph = stand_in.assume_constant_result = lambda function: function
     stand_in.disable = _not_disabled
-    sys.modules[name] = stand_in
+    stand_in.__getattr__ = take_its_place
+    sys.modules[_COMPILER] = stand_in
+    torch.compile = compile_really
     try:
         yield
     finally:
-        del sys.modules[name]
+        put_back()
 
 
 def _unread(name: str) -> ModuleType:

@@ -38,6 +38,7 @@ from engine.protocol.events import (
     Verified,
 )
 from engine.protocol.misses import SaveProblem
+from engine.quick_imports import compiler_left_out
 from engine.thread_count import pick_thread_count
 from engine.turn import Turn
 
@@ -86,12 +87,13 @@ class Runtime:
         self._unload()
         gc.disable()  # collections while many objects are made stop the window's thread for 0.1 s and more
         try:
-            model = load_model(
-                command.path,
-                command.weights,
-                self._config,
-                lambda stage: self._emit(ModelLoading(command.request_id, stage, None)),
-            )
+            with compiler_left_out():
+                model = load_model(
+                    command.path,
+                    command.weights,
+                    self._config,
+                    lambda stage: self._emit(ModelLoading(command.request_id, stage, None)),
+                )
         finally:
             gc.enable()
         self._model = model

@@ -33,6 +33,27 @@ assert double(torch.ones(2)).tolist() == [2.0, 2.0]
 """)
 
 
+def test_a_model_is_laid_out_without_the_compiler() -> None:
+    run("""
+import torch
+from engine.quick_imports import compiler_left_out
+with compiler_left_out(), torch.device("meta"):
+    torch.nn.Embedding(4, 4), torch.ones(2) / torch.ones(2)
+assert "torch._dynamo" not in sys.modules
+""")
+
+
+def test_what_else_is_asked_of_the_compiler_loads_it() -> None:
+    run("""
+import torch
+from engine.quick_imports import compiler_left_out
+with compiler_left_out():
+    assert torch.compile(lambda x: x + x, backend="eager")(torch.ones(2)).tolist() == [2.0, 2.0]
+    compiler = sys.modules["torch._dynamo"]
+assert sys.modules["torch._dynamo"] is compiler
+""")
+
+
 def test_a_compiler_that_is_there_already_stays() -> None:
     program = """
 import torch._dynamo
