@@ -87,7 +87,7 @@ LEAN_FAMILIES = (
     _family("exaone4", sliding_window=None, layer_types=[_FULL] * 3),
     _family("gemma", num_key_value_heads=1, head_dim=64, tie_word_embeddings=True),
     _family("granite", logits_scaling=8.0, **_MULTIPLIERS),
-    _family("hyperclovax", logits_scaling=0.125, **_MULTIPLIERS),
+    _family("hyperclovax", logits_scaling=0.125, use_post_norm=False, **_MULTIPLIERS),
     _family("hyperclovax_post_norm", "hyperclovax", logits_scaling=0.5, use_post_norm=True, **_MULTIPLIERS),
     _family("internlm3"),
     _family("iquestcoder", head_dim=64),
