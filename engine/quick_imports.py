@@ -1,4 +1,4 @@
-"""Imports transformers without what only clusters and compilers need of torch: 1.5 instead of 2.9 s of a start.
+"""Imports transformers without what only clusters and compilers need of torch: 1.6 instead of 3.1 s of a start.
 
 What is left out are three things that transformers imports for every model, whether they are used or not: torch's
 distributed tensors, its compiler (with sympy), and the second of two readings of all its model files.
