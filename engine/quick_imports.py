@@ -62,7 +62,7 @@ def compiler_left_out() -> Iterator[None]:
         if name.startswith("__"):
             raise AttributeError(name)
         put_back()
-        return getattr(importlib.import_module(_COMPILER), name)
+        return getattr(importlib.import_module("torch._dynamo"), name)
 
     def put_back() -> None:
         torch.compile = compile_

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import filelock
 
+from engine.kernels.machine_code import machine_code_dir
+
 BUSY = 3
 _MARK = "complete"
 _WAIT_S = 300.0
@@ -65,7 +67,7 @@ def start_compiling() -> subprocess.Popen[bytes] | None:
 def _mark() -> Path:
     import llvmlite.binding  # noqa: PLC0415 - 0.05 s, only where kernels are asked for
 
-    return Path(os.environ["NUMBA_CACHE_DIR"]) / f"{_MARK}-{llvmlite.binding.get_host_cpu_name()}"
+    return machine_code_dir() / f"{_MARK}-{llvmlite.binding.get_host_cpu_name()}"
 
 
 def main(arguments: list[str]) -> int:
@@ -74,7 +76,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if hasattr(os, "nice"):
         os.nice(10)
-    folder = Path(os.environ["NUMBA_CACHE_DIR"])
+    folder = machine_code_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / "compiling.lock", timeout=_WAIT_S if "--wait" in arguments else 0):

@@ -9,17 +9,18 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from engine.kernels import plan as p
 from engine.kernels.atomics import exchange_if, load_word, store_word, wait_turn
+from engine.kernels.entry import entry
 from engine.kernels.step import forward
 
 _LOOKS_BEFORE_SLEEP = 20_000
 _AWAKE, _ASLEEP = 0, 1
 
 
-@njit(nogil=True, cache=True)
+@entry
 def _serve(thread, seen, rounds, control, sizes, numbers, matrices, vectors, cache):
     """Help with every step requested; with none for a while returns (steps seen, rounds met, whether to stop)."""
     base = control.ctypes.data
@@ -42,13 +43,13 @@ def _serve(thread, seen, rounds, control, sizes, numbers, matrices, vectors, cac
             looks = 0
 
 
-@njit(nogil=True, cache=True)
+@entry
 def _step(rounds, control, sizes, numbers, matrices, vectors, cache):
     """Take part in the step that was requested, as thread 0."""
     return forward(0, rounds, control, sizes, numbers, matrices, vectors, cache)
 
 
-@njit(nogil=True, cache=True)
+@entry
 def _request(control):
     """Announce a step; returns a bit mask of the helpers that sleep and must be woken."""
     base = control.ctypes.data

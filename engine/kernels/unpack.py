@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from numba import njit, types
 
+from engine.kernels.entry import entry
 from engine.kernels.matrices import GROUP, Q4, ROWS, multiply_rows
 from engine.kernels.simd import add, load_bf16, load_f16, put_f32, sum_lanes
 from engine.kernels.simd_unpack import load_q4_columns, load_q8_columns, store_columns_bf16, store_columns_f32
@@ -19,7 +20,7 @@ def _group(kind, words, scales, minima):
     return load_q8_columns(words, load_f16(scales))
 
 
-@njit(nogil=True, cache=True)
+@entry
 def unpack_bf16(kind, words, scales, minima, columns, first, last, out):
     """Blocks of 16 rows `first` to `last` of a Q4 or Q8 matrix, as bfloat16 from the address `out` on."""
     groups = columns // GROUP
@@ -31,7 +32,7 @@ def unpack_bf16(kind, words, scales, minima, columns, first, last, out):
             store_columns_bf16(place, 2 * columns, values)
 
 
-@njit(nogil=True, cache=True)
+@entry
 def unpack_f32(kind, words, scales, minima, columns, first, last, out):
     """The same as float32."""
     groups = columns // GROUP
@@ -43,7 +44,7 @@ def unpack_f32(kind, words, scales, minima, columns, first, last, out):
             store_columns_f32(place, 4 * columns, values)
 
 
-@njit(nogil=True, cache=True)
+@entry
 def multiply(kind, words, scales, minima, rows, columns, x, sums, y, count):
     """A whole matrix times `count` vectors, one after the other in memory.
 

@@ -56,7 +56,6 @@ def test_a_chat_resumed_after_a_restart_goes_on_with_the_same_tokens(
         engine, _, _ = load(start_engine, chat_model, Weights.BITS_4)
         one = engine.reply("a" if restarts else "b", [first], max_new_tokens=24)
         if restarts:
-            engine.close()
             engine, _, _ = load(start_engine, chat_model, Weights.BITS_4)
         history = [first, ChatMessage(Role.ASSISTANT, one.text, one.token_ids), user("and then?")]
         two = engine.reply("a" if restarts else "b", history, max_new_tokens=24)
