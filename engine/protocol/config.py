@@ -8,7 +8,9 @@ from pathlib import Path
 
 
 class Weights(StrEnum):
-    """Storage precision of the model's weights: 16 bit, or 8 / 4 bit through bitsandbytes (LLM.int8, NF4)."""
+    """Storage precision of the model's weights. 8 and 4 bit: packed for the CPU's kernels, in groups of 32 as in GGUF;
+    through bitsandbytes (LLM.int8, NF4) on CUDA and for families without kernels.
+    """
 
     BITS_16 = "16bit"
     BITS_8 = "8bit"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -117,8 +118,9 @@ def test_twenty_kills_in_the_middle_of_a_reply_lose_nothing_that_was_said(ember:
 def test_a_partial_reply_is_on_disk_about_a_second_into_it(ember: Ember) -> None:
     process = ember.start("ask", "--new", "--greedy", "--max-new-tokens", "2000", "Tell me a very long story.")
     assert process.stdout is not None
-    shown = ""
-    while len(shown) < 120:  # some seconds of reply
+    shown = process.stdout.read(1)
+    started = time.monotonic()
+    while len(shown) < 120 or time.monotonic() - started < 2.5:  # some seconds of reply
         shown += process.stdout.read(1)
     kill(process)
     chat = ember.json("conversations")["conversations"][0]["id"]
