@@ -133,8 +133,7 @@ def _run_window(application: QApplication, paths: DataPaths, store: Conversation
         window.raise_()
         window.activateWindow()
 
-    def start_engine() -> None:
-        engine.start()
+    def ask_for_model() -> None:
         try:
             session.load_model(library.resolve(settings.model), settings.weights)
         except EngineError as error:
@@ -143,7 +142,8 @@ def _run_window(application: QApplication, paths: DataPaths, store: Conversation
 
     server.raise_asked.connect(on_raise_asked)
     window.show()
-    QTimer.singleShot(_FIRST_PAINT_MS, start_engine)
+    ask_for_model()  # before any message can be sent, which would find no model
+    QTimer.singleShot(_FIRST_PAINT_MS, engine.start)
     try:
         return application.exec()
     finally:

@@ -6,6 +6,7 @@ Nothing is replaced: the runtime's methods are called through, and every forward
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
 import mmap
 import sys
@@ -135,13 +136,27 @@ class WatchedEngine(Engine):
         """
         gc.collect()
         model = self.model.forward._model
-        known = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+        step = self.model.forward.step
+        own = [*model.parameters(), *model.buffers(), *_tensors_in(vars(step) if step is not None else {})]
+        known = {tensor.untyped_storage().data_ptr() for tensor in own}
         found: dict[int, int] = {}
         for thing in gc.get_objects():
             if isinstance(thing, torch.Tensor) and thing.device.type != "meta":
                 storage = thing.untyped_storage()
                 found[storage.data_ptr()] = _bytes_there(storage)
         return sum(nbytes for pointer, nbytes in found.items() if pointer not in known)
+
+
+def _tensors_in(thing: Any) -> Iterator[torch.Tensor]:
+    """All tensors in containers and dataclasses: of the step, its packed weights, tables and scratch."""
+    if isinstance(thing, torch.Tensor):
+        yield thing
+    elif isinstance(thing, dict | list | tuple):
+        for one in thing.values() if isinstance(thing, dict) else thing:
+            yield from _tensors_in(one)
+    elif dataclasses.is_dataclass(thing):
+        for field in dataclasses.fields(thing):
+            yield from _tensors_in(getattr(thing, field.name))
 
 
 def _bytes_there(storage: torch.UntypedStorage) -> int:
