@@ -77,7 +77,10 @@ class Stepper:
             self()
             times.append((time.perf_counter() - started) * 1e3)
         cache_bytes = self._context * self._model.geometry.bytes_per_token
-        return WholeStep(statistics.median(times), min(times), self._model.info.weights_bytes, cache_bytes)
+        info = self._model.info
+        second = info.second_copy_bytes  # the step reads this copy of the weights, torch the other
+        weights_bytes = second if second and self._model.forward.step is not None else info.weights_bytes - second
+        return WholeStep(statistics.median(times), min(times), weights_bytes, cache_bytes)
 
 
 def whole_lines(name: str, whole: WholeStep) -> list[str]:
