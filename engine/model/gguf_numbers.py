@@ -24,6 +24,7 @@ from engine.model.lean_weights import FAMILIES
 from engine.model.model_files import OWN_NUMBERS, check_weights
 from engine.model.packed_file import Shape
 from engine.model.tensor_files import TensorFiles
+from engine.one_thread import one_thread
 from engine.protocol.errors import EngineError
 
 _SCALE_BYTES = 2
@@ -52,6 +53,7 @@ class _Kept:
         return _packed(self.tensor, self.heads)
 
 
+@one_thread()
 def keep_numbers(source: Path, folder: Path) -> int:
     """Write the numbers of the GGUF file `source` into `folder`, its conversion; returns how many matrices they are.
 
