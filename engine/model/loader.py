@@ -144,7 +144,7 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
         dtype=str(dtype).removeprefix("torch."),
         device=device.type,
         tokenizer_id=vocabulary_id,
-        load_s=time.perf_counter() - started,
+        load_s=0.0,
         cannot_resume_reason=probe.cannot_resume_reason,
         notes=template.notes,
         second_copy_bytes=loaded_weights.second_copy_bytes,
@@ -164,7 +164,8 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
     if len(geometry.layers) < probe.num_layers:
         forward.takes_chunks = _takes_chunks(model, device, loaded.new_cache)
     acceleration = accelerate(forward, model, loaded_weights.packed, geometry, context_length, loaded.new_cache)
-    return dataclasses.replace(loaded, acceleration=acceleration)
+    info = dataclasses.replace(info, load_s=time.perf_counter() - started)
+    return dataclasses.replace(loaded, info=info, acceleration=acceleration)
 
 
 def _as_folder(path: Path, converted_dir: Path, report: ReportStage) -> Path:
