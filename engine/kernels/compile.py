@@ -49,11 +49,11 @@ def compile_now() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def start_compiling() -> subprocess.Popen[bytes] | None:
-    """Compile in a process of low priority; None where none can be started."""
+def start_compiling(*options: str) -> subprocess.Popen[bytes] | None:
+    """Compile in a process of its own, of low priority unless `--wait`; None where none can be started."""
     try:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "engine.kernels.compile"],
+            [sys.executable, "-P", "-m", "engine.kernels.compile", *options],
             cwd=Path(__file__).parents[2],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -62,6 +62,23 @@ def start_compiling() -> subprocess.Popen[bytes] | None:
         )
     except OSError:
         return None
+
+
+def compile_and_wait(limit_s: float = _WAIT_S) -> bool:
+    """For what is of no use without the kernels: compile them now, or wait for who does; whether they are there."""
+    until = time.monotonic() + limit_s
+    while has_numba() and not is_compiled() and time.monotonic() < until:
+        process = start_compiling("--wait")
+        if process is None:
+            break
+        try:
+            if process.wait(until - time.monotonic()) != 0:
+                break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            break
+    return is_compiled()
 
 
 def _mark() -> Path:
@@ -74,7 +91,7 @@ def main(arguments: list[str]) -> int:
     """Command line entry: does nothing when all is compiled; BUSY while another process compiles, unless `--wait`."""
     if not has_numba() or is_compiled():
         return 0
-    if hasattr(os, "nice"):
+    if hasattr(os, "nice") and "--wait" not in arguments:
         os.nice(10)
     folder = machine_code_dir()
     try:

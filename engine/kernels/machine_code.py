@@ -14,7 +14,7 @@ from pathlib import Path
 import platformdirs
 
 _HERE = Path(__file__).parent
-_NOT_COMPILED = ("__init__.py", "compile.py", "packing.py", "machine_code.py")
+_NOT_COMPILED = ("__init__.py", "compile.py", "packing.py", "machine_code.py", "pace.py")
 
 
 @cache

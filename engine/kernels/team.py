@@ -7,6 +7,7 @@ after some milliseconds without a step it goes to sleep, so an idle program uses
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 from numba import types
@@ -14,6 +15,7 @@ from numba import types
 from engine.kernels import plan as p
 from engine.kernels.atomics import exchange_if, load_word, store_word, wait_turn
 from engine.kernels.entry import entry
+from engine.kernels.pace import Pace
 from engine.kernels.step import forward
 
 _LOOKS_BEFORE_SLEEP = 20_000
@@ -85,6 +87,7 @@ class Team:
         self._control = control
         self._tables = (sizes, numbers, matrices, vectors, cache)
         self._rounds = 0
+        self._pace = Pace()
         self._wake = [threading.Semaphore(0) for _ in range(int(sizes[p.THREADS]))]
         self._helpers = [
             threading.Thread(target=self._help, args=(number,), name=f"ember-step-{number}", daemon=True)
@@ -95,6 +98,21 @@ class Team:
 
     def step(self) -> None:
         """One pass over what the control words ask for."""
+        started = time.perf_counter()
+        if self._pace.is_alone and self._helpers:
+            self._step_alone()
+        else:
+            self._step_together()
+        count, length = int(self._control[p.COUNT]), int(self._control[p.START])
+        self._pace.took(count, length, time.perf_counter() - started)
+
+    def _step_alone(self) -> None:
+        sizes = self._tables[0]
+        num_threads, sizes[p.THREADS] = int(sizes[p.THREADS]), 1
+        self._rounds = _step(self._rounds, self._control, *self._tables)
+        sizes[p.THREADS] = num_threads
+
+    def _step_together(self) -> None:
         asleep = _request(self._control)
         if asleep:
             for number, semaphore in enumerate(self._wake):

@@ -16,6 +16,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
 
+from engine.kernels.compile import compile_and_wait
 from engine.kv import attention, state_layers
 from engine.kv.arena import KVArena
 from engine.kv.fingerprint import Fingerprint, hash_weights
@@ -108,6 +109,8 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
     loaded_weights = _load_weights(folder, files, weights_hash, weights, dtype, device, config.converted_dir, report)
     model = loaded_weights.model
     report(LoadStage.WARMING_UP)
+    if loaded_weights.packed and not loaded_weights.second_copy_bytes:
+        compile_and_wait()  # without the kernels, packed weights take seconds for a token
     template = ChatTemplate(tokenizer)
     text_config = model.config.get_text_config(decoder=True)
     forward = ForwardPass(model, device)
