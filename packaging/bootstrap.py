@@ -140,12 +140,13 @@ class Bootstrap:
                     self._environment.prepare(self._reporter)
                     if model:
                         self._model.prepare(self._reporter, self._environment.python)
+            self._compile_kernels()
             self._reporter.say(f"Set up in {time.monotonic() - started:.0f} s.")
         if model:
             self._model.keep_numbers(self._reporter, self._environment.python)
 
     def _compile_kernels(self) -> None:
-        """Once for this state of the sources, about 20 s; `run` leaves it to the program, which goes on meanwhile."""
+        """Once for this state of the sources, about 20 s; after an update `run` leaves it to the program."""
         self._tool("engine.kernels.compile", "--wait")
 
     def _lint(self) -> int:
