@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 from engine.kernels import plan as p
@@ -21,8 +20,6 @@ from engine.kernels.simd import (
 )
 from engine.kernels.vectors import inverse_rms
 
-_ZERO = np.float32(0)
-
 
 @njit(nogil=True)
 def _rotate(head, cos, sin, half):
@@ -37,14 +34,25 @@ def _rotate(head, cos, sin, half):
 
 
 @njit(nogil=True)
-def _project_head(source, bias, norm, factor, head_dim, cos, sin, half, scratch, out):
-    """One head from the projection's result to bfloat16: bias, norm (factor 0: of this head alone), rotation."""
+def _project_head(projected, heads, head, bias, norm, norm_kind, epsilon, head_dim, cos, sin, half, scratch, out):
+    """One of the `heads` that a projection made of a token, as bfloat16: with its bias, its norm, and rotated.
+
+    projected: float32 `[heads, head_dim]`; bias: the projection's, as long; norm: as long, or one for every head.
+    """
+    at = 4 * head * head_dim
+    if bias != 0:
+        bias += at
     for i in range(0, head_dim, LANES):
-        value = load_f32(source + 4 * i)
+        value = load_f32(projected + at + 4 * i)
         if bias != 0:
             value = add(value, load_f32(bias + 4 * i))
         store_f32(scratch + 4 * i, value)
-    if norm != 0:
+    if norm_kind != p.NO_NORM:
+        if norm_kind == p.FULL_WIDTH:
+            factor = inverse_rms(projected, heads * head_dim, epsilon)
+            norm += at
+        else:
+            factor = inverse_rms(projected + at, head_dim, epsilon)
         spread = splat(factor)
         for i in range(0, head_dim, LANES):
             value = multiply(multiply(load_f32(scratch + 4 * i), spread), load_f32(norm + 4 * i))
@@ -70,11 +78,10 @@ def attend(layer, thread, start, count, sizes, numbers, vectors, cache, mine):
     half = sizes[p.ROPE_DIM] // 2 if vectors[layer, p.HAS_ROPE] else 0
     row_bytes = sizes[p.KV_ROW_BYTES]
     epsilon = numbers[p.EPSILON]
-    q_norm, k_norm = vectors[layer, p.QUERY_NORM], vectors[layer, p.KEY_NORM]
     norm_kind = sizes[p.QK_NORM]
     query, scores, scratch = mine + sizes[p.QUERY], mine + sizes[p.SCORES], mine + sizes[p.HEAD]
-    head_bytes = 4 * head_floats((start + count + SEGMENT - 1) // SEGMENT, head_dim)
     segments = (start + count + SEGMENT - 1) // SEGMENT
+    head_bytes = 4 * head_floats(segments, head_dim)
     units = kv_heads * segments
     mine_from = share(units, thread, sizes[p.THREADS])
     mine_to = share(units, thread + 1, sizes[p.THREADS])
@@ -82,80 +89,31 @@ def attend(layer, thread, start, count, sizes, numbers, vectors, cache, mine):
         for i in range(count):
             row = sizes[p.QKV] + 4 * i * width
             turn = (start + i) * half * 4
-            full = _ZERO
-            if norm_kind == p.FULL_WIDTH:
-                full = inverse_rms(row, heads * head_dim, epsilon)
+            cos, sin = sizes[p.COS] + turn, sizes[p.SIN] + turn
             for h in range(group):
-                at = (kv_head * group + h) * head_dim
-                factor = full
-                if norm_kind == p.PER_HEAD:
-                    factor = inverse_rms(row + 4 * at, head_dim, epsilon)
-                bias = vectors[layer, p.QUERY_BIAS]
-                if bias != 0:
-                    bias += 4 * at
-                norm = q_norm
-                if norm_kind == p.FULL_WIDTH:
-                    norm += 4 * at
+                out = query + 2 * ((kv_head * count + i) * group + h) * head_dim
                 _project_head(
-                    row + 4 * at,
-                    bias,
-                    norm,
-                    factor,
-                    head_dim,
-                    sizes[p.COS] + turn,
-                    sizes[p.SIN] + turn,
-                    half,
-                    scratch,
-                    query + 2 * ((kv_head * count + i) * group + h) * head_dim,
-                )
+                    row, heads, kv_head * group + h, vectors[layer, p.QUERY_BIAS], vectors[layer, p.QUERY_NORM],
+                    norm_kind, epsilon, head_dim, cos, sin, half, scratch, out
+                )  # fmt: skip
     for unit in range(mine_from, mine_to):  # the KV heads of a segment lie side by side in memory: one after the other
         segment, kv_head = unit // kv_heads, unit % kv_heads
         first = segment * SEGMENT
         for i in range(count):
             position = start + i
             if position // SEGMENT == segment:
-                row = sizes[p.QKV] + 4 * i * width
+                keys = sizes[p.QKV] + 4 * (i * width + heads * head_dim)
                 turn = position * half * 4
-                keys = row + 4 * heads * head_dim
-                at = 4 * kv_head * head_dim
-                factor = _ZERO
-                norm = k_norm
-                if norm_kind == p.FULL_WIDTH:
-                    factor = inverse_rms(keys, kv_heads * head_dim, epsilon)
-                    norm += at
-                elif norm_kind == p.PER_HEAD:
-                    factor = inverse_rms(keys + at, head_dim, epsilon)
-                bias = vectors[layer, p.KEY_BIAS]
-                if bias != 0:
-                    bias += at
+                cos, sin = sizes[p.COS] + turn, sizes[p.SIN] + turn
                 place = position * row_bytes + 2 * kv_head * head_dim
                 _project_head(
-                    keys + at,
-                    bias,
-                    norm,
-                    factor,
-                    head_dim,
-                    sizes[p.COS] + turn,
-                    sizes[p.SIN] + turn,
-                    half,
-                    scratch,
-                    cache[layer, 0] + place,
-                )
-                bias = vectors[layer, p.VALUE_BIAS]
-                if bias != 0:
-                    bias += at
+                    keys, kv_heads, kv_head, vectors[layer, p.KEY_BIAS], vectors[layer, p.KEY_NORM],
+                    norm_kind, epsilon, head_dim, cos, sin, half, scratch, cache[layer, 0] + place
+                )  # fmt: skip
                 _project_head(
-                    keys + 4 * kv_heads * head_dim + at,
-                    bias,
-                    0,
-                    _ZERO,
-                    head_dim,
-                    0,
-                    0,
-                    0,
-                    scratch,
-                    cache[layer, 1] + place,
-                )
+                    keys + 4 * kv_heads * head_dim, kv_heads, kv_head, vectors[layer, p.VALUE_BIAS], 0,
+                    p.NO_NORM, epsilon, head_dim, 0, 0, 0, scratch, cache[layer, 1] + place
+                )  # fmt: skip
         place = first * row_bytes + 2 * kv_head * head_dim
         for i in range(count):
             visible = min(SEGMENT, start + i + 1 - first)
