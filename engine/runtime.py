@@ -153,6 +153,11 @@ class Runtime:
             if not is_out_of_memory(error):
                 raise
 
+    def probe_codecs(self, is_wanted: Callable[[], bool]) -> None:
+        """While nobody waits: measure which codecs this model bears, unless that is known."""
+        _, caches = self._loaded()
+        caches.codecs.probe(is_wanted)
+
     def save(self, conversation_id: str, request_id: str) -> None:
         """Queue the snapshot after a reply; the outcome comes later as an event. Then tidy the memory."""
         _, caches = self._loaded()

@@ -185,12 +185,14 @@ class Turn:
                 self._flush_text()
                 self._text_at = now
             if now - self._statistics_at >= _STATISTICS_INTERVAL_S:
+                self._caches.keep_within_budget(self._command.conversation_id)
                 self._send_statistics(active, now)
         shown, is_stopped = stops.add(detokenizer.flush())
         reply.text += shown + stops.flush()
         return not is_stopped
 
     def _prefill_progress(self, active: Activation, started: float, done: int, total: int) -> None:
+        self._caches.keep_within_budget(self._command.conversation_id)
         elapsed = time.perf_counter() - started
         remaining_s = elapsed / done * (total - done) if done else None
         self._phase(Phase.PREFILL, done, total, remaining_s)

@@ -191,6 +191,7 @@ class EngineWorker:
                 self._on_event(PhaseChanged(command.conversation_id, command.request_id, Phase.SAVING))
                 runtime.read_ahead(command, finished, self._is_wanted)
                 runtime.save(command.conversation_id, command.request_id)
+                runtime.probe_codecs(self._is_wanted)
             case Pin():
                 runtime.pin(command.conversation_ids)
             case Forget():

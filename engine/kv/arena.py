@@ -26,7 +26,8 @@ class KVArena:
     """Keys and values of all full-attention layers for up to `capacity` tokens.
 
     `groups[g]` is `[regions, capacity, kv_heads, head_dim]` in the order of `geometry.groups`; `keys[i]`, `values[i]`
-    are layer i's `[capacity, kv_heads, dim]` in it. `is_pinned`: host memory that a device copies from.
+    are layer i's `[capacity, kv_heads, dim]` in it. `first`: the position of the token in row 0; what is before it is
+    kept elsewhere, and `read` and `write` take positions. `is_pinned`: host memory that a device copies from.
     `touched_tokens`: how far the memory of a lazy arena has been used since it was last trimmed.
     Raises RuntimeError (torch's out-of-memory) when the memory cannot be had.
     """
@@ -43,6 +44,7 @@ class KVArena:
     ) -> None:
         self.geometry = geometry
         self.device = device
+        self.first = 0
         self.is_lazy = is_lazy
         self.touched_tokens = 0
         self.capacity = _page_aligned_tokens(geometry, capacity) if is_lazy else capacity
@@ -61,41 +63,55 @@ class KVArena:
 
     def write(self, start: int, tensors: Sequence[torch.Tensor]) -> None:
         """Copy one tensor per group, `[regions, n, kv_heads, head_dim]`, to the positions from `start` on."""
+        start -= self.first
         for mine, tensor in zip(self.groups, tensors, strict=True):
             mine[:, start : start + tensor.shape[1]].copy_(tensor, non_blocking=mine.device.type != "cpu")
 
     def read(self, start: int, stop: int) -> list[torch.Tensor]:
         """Views of the positions from `start` to `stop`, one per group."""
-        return [tensor[:, start:stop] for tensor in self.groups]
+        return [tensor[:, start - self.first : stop - self.first] for tensor in self.groups]
 
     def touch(self, num_tokens: int) -> None:
-        """Make the system provide the memory of the first `num_tokens` now."""
+        """Make the system provide the memory of the first `num_tokens` rows now."""
         for tensor in self.groups:
             tensor[:, :num_tokens].zero_()
         self.touched_tokens = max(self.touched_tokens, num_tokens)
 
     def trim(self, num_tokens: int) -> bool:
-        """Give the pages after the first `num_tokens` back to the system; False where only a copy can do that."""
+        """Give the pages after the first `num_tokens` rows back to the system; False where only a copy can do that."""
         if self.touched_tokens <= num_tokens:
             return True
-        if not self.is_lazy or sys.platform != "linux":
+        if not self._gives_pages_back:
             return False
-        libc = ctypes.CDLL(None)
-        for group, tensor in zip(self.geometry.groups, self.groups, strict=True):
-            row = _row_bytes(self.geometry, group.kv_heads * group.head_dim)
+        for row, tensor in self._rows():
             first = -(-num_tokens * row // PAGE_BYTES) * PAGE_BYTES
-            size = -(-self.touched_tokens * row // PAGE_BYTES) * PAGE_BYTES - first
-            for region in tensor if size > 0 else ():
-                start = ctypes.c_void_p(region.data_ptr() + first)
-                libc.madvise(start, ctypes.c_size_t(size), _MADV_DONTNEED)
+            _give_back(tensor, first, -(-self.touched_tokens * row // PAGE_BYTES) * PAGE_BYTES)
         self.touched_tokens = num_tokens
         return True
 
+    def discard(self, start: int, stop: int) -> None:
+        """Give the pages of these positions back where that is possible: what was in them is lost."""
+        if self._gives_pages_back:
+            for row, tensor in self._rows():
+                begin = -(-(start - self.first) * row // PAGE_BYTES) * PAGE_BYTES
+                _give_back(tensor, begin, (stop - self.first) * row // PAGE_BYTES * PAGE_BYTES)
+
     def held_bytes(self, num_tokens: int) -> int:
-        """Bytes of memory held with `num_tokens` in use: all of a packed arena, the touched pages of a lazy one."""
+        """Bytes held with `num_tokens` rows in use: all of a packed arena, the touched pages of a lazy one."""
         if not self.is_lazy:
             return sum(tensor.nbytes for tensor in self.groups)
         return paged_bytes(self.geometry, max(num_tokens, self.touched_tokens))
+
+    @property
+    def _gives_pages_back(self) -> bool:
+        return self.is_lazy and sys.platform == "linux"
+
+    def _rows(self) -> list[tuple[int, torch.Tensor]]:
+        """Every group with the bytes of one of its rows."""
+        return [
+            (_row_bytes(self.geometry, group.kv_heads * group.head_dim), tensor)
+            for group, tensor in zip(self.geometry.groups, self.groups, strict=True)
+        ]
 
 
 def reserve_arena(geometry: KVGeometry, num_tokens: int, context_length: int, device: torch.device) -> KVArena:
@@ -148,6 +164,15 @@ def _page_aligned_tokens(geometry: KVGeometry, capacity: int) -> int:
     rows = [_row_bytes(geometry, group.kv_heads * group.head_dim) for group in geometry.groups]
     step = max((PAGE_BYTES // min(PAGE_BYTES, row & -row) for row in rows), default=1)
     return -(-capacity // step) * step
+
+
+def _give_back(group: torch.Tensor, begin: int, end: int) -> None:
+    """Give bytes `begin` to `end`, whole pages, of every region back to the system (Linux)."""
+    if end <= begin:
+        return
+    libc = ctypes.CDLL(None)
+    for region in group:
+        libc.madvise(ctypes.c_void_p(region.data_ptr() + begin), ctypes.c_size_t(end - begin), _MADV_DONTNEED)
 
 
 def _row_bytes(geometry: KVGeometry, numbers: int) -> int:

@@ -12,25 +12,32 @@ import torch
 
 from engine.kv.arena import KVArena
 from engine.kv.block_keys import child_key
+from engine.kv.codecs.encoded import EncodedBlock, decode
+from engine.kv.codecs.registry import codec_named
 from engine.kv.geometry import KVGeometry
-from engine.kv.precision import EncodedBlock, EncodedGroup, Int8Codec
-
-_CODEC = Int8Codec()
+from engine.kv.pruned import PrunedBlock
 
 
 class Block:
-    """Keys and values of up to `BLOCK_TOKENS` tokens: one tensor per region group, `[regions, tokens, heads, dim]`.
+    """Up to `BLOCK_TOKENS` tokens in full precision: a tensor per region group, `[regions, tokens, heads, dim]`.
 
-    `key` is None for a block that must not be found by content: quantized, incognito, or computed after such a one.
+    Or, encoded once and for all, a few times as many: see `engine.kv.codecs` and `engine.kv.pruned`. `key` is None for
+    a block that must not be found by content: encoded, incognito, or computed after such a one.
     """
 
     __slots__ = ("encoded", "key", "refs", "tensors", "token_ids")
 
-    def __init__(self, key: bytes | None, token_ids: tuple[int, ...], tensors: list[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        key: bytes | None,
+        token_ids: tuple[int, ...],
+        tensors: list[torch.Tensor],
+        encoded: EncodedBlock | PrunedBlock | None = None,
+    ) -> None:
         self.key = key
         self.token_ids = token_ids
         self.tensors = tensors
-        self.encoded: EncodedBlock | None = None
+        self.encoded = encoded
         self.refs = 1
 
     @property
@@ -42,35 +49,60 @@ class Block:
         return self.encoded is None
 
     @property
+    def is_pruned(self) -> bool:
+        """Whether some of its pairs are gone, so that it cannot be cut or turned into anything else."""
+        return isinstance(self.encoded, PrunedBlock)
+
+    @property
+    def is_read_in_place(self) -> bool:
+        """Whether attention can read it as it is."""
+        if not isinstance(self.encoded, EncodedBlock):
+            return True
+        return codec_named(self.encoded.codec).is_read_in_place
+
+    @property
     def nbytes(self) -> int:
         return self.encoded.nbytes if self.encoded else sum(tensor.nbytes for tensor in self.tensors)
 
     @property
     def place(self) -> str:
         """Where the data lies: "cpu" or "cuda"."""
-        first = self.encoded.groups[0].codes if self.encoded else self.tensors[0] if self.tensors else None
-        return first.device.type if first is not None else "cpu"
+        if self.encoded is not None:
+            return self.encoded.place
+        return self.tensors[0].device.type if self.tensors else "cpu"
 
     def copy_to(self, arena: KVArena, start: int, num_tokens: int) -> None:
-        """Write the first `num_tokens` to the positions from `start` on; a quantized block is decoded on the way."""
+        """Write the first `num_tokens` to the positions from `start` on; an encoded block is decoded on the way.
+
+        Raises ValueError for a pruned block.
+        """
         if self.encoded is None:
             arena.write(start, [tensor[:, :num_tokens] for tensor in self.tensors])
         elif num_tokens == self.num_tokens:
-            _CODEC.decode(self.encoded, arena.read(start, start + num_tokens))
+            self.decode(arena.read(start, start + num_tokens), arena.geometry)
         else:
             whole = [
                 torch.empty(group.shape(self.num_tokens), dtype=arena.geometry.dtype, device=arena.device)
                 for group in arena.geometry.groups
             ]
-            _CODEC.decode(self.encoded, whole)
+            self.decode(whole, arena.geometry)
             arena.write(start, [tensor[:, :num_tokens] for tensor in whole])
 
-    def to_host(self) -> None:
-        """Move the data to host memory; it is there on return."""
+    def decode(self, out: Sequence[torch.Tensor], geometry: KVGeometry) -> None:
+        """Write all of it in full precision, a tensor per region group. Raises ValueError for a pruned block."""
+        if isinstance(self.encoded, PrunedBlock):
+            raise ValueError("a pruned block cannot be decoded")
         if self.encoded is not None:
-            groups = (EncodedGroup(*(tensor.to("cpu") for tensor in group)) for group in self.encoded.groups)
-            self.encoded = EncodedBlock(self.encoded.codec, tuple(groups))
-        self.tensors = [tensor.to("cpu") for tensor in self.tensors]
+            decode(codec_named(self.encoded.codec), self.encoded, out, geometry)
+            return
+        for tensor, target in zip(self.tensors, out, strict=True):
+            target.copy_(tensor)
+
+    def to(self, device: torch.device | str) -> None:
+        """Move the data; it is there on return."""
+        if self.encoded is not None:
+            self.encoded = self.encoded.to(device)
+        self.tensors = [tensor.to(device) for tensor in self.tensors]
 
 
 class BlockPool:
@@ -78,7 +110,7 @@ class BlockPool:
 
     def __init__(self, root: bytes, geometry: KVGeometry) -> None:
         self.root = root
-        self._geometry = geometry
+        self.geometry = geometry
         self.nbytes = 0
         self.device_bytes = 0
         self._by_key: dict[bytes, Block] = {}
@@ -126,26 +158,16 @@ class BlockPool:
         block = self._by_key.get(key)
         return block if block is not None and block.token_ids == tuple(token_ids) else None
 
-    def quantize(self, block: Block) -> int:
-        """Replace an unshared block by its int8 form, never to be found again. Returns the bytes freed.
-
-        A block of few tokens stays as it is: its scales would outweigh what the codes save.
-        """
-        before = block.nbytes
-        if block.refs > 1 or block.encoded is not None or _CODEC.nbytes(self._geometry, block.num_tokens) >= before:
-            return 0
-        encoded = _CODEC.encode(block.tensors, self._geometry)
-        self._count(block, -1)
-        self._unlist(block)
-        block.key = None
-        block.encoded, block.tensors = encoded, []
+    def add_encoded(self, token_ids: Sequence[int], encoded: EncodedBlock | PrunedBlock) -> Block:
+        """A new block in encoded form, with one reference, never to be found by content."""
+        block = Block(None, tuple(token_ids), [], encoded)
         self._count(block, 1)
-        return before - block.nbytes
+        return block
 
     def move_to_host(self, block: Block) -> int:
         """Returns the bytes freed on the device."""
         freed = block.nbytes if block.place != "cpu" else 0
-        block.to_host()
+        block.to("cpu")
         self.device_bytes -= freed
         return freed
 

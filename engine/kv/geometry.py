@@ -63,3 +63,25 @@ class KVGeometry:
     @property
     def num_regions(self) -> int:
         return 2 * len(self.layers)
+
+    def place(self, layer: int, *, is_key: bool) -> tuple[int, int]:
+        """Where a layer's keys or values are: the number of the group, and of the region in it."""
+        return self._places[layer, is_key]
+
+    @cached_property
+    def _places(self) -> dict[tuple[int, bool], tuple[int, int]]:
+        return {
+            (layer, group.is_key): (number, region)
+            for number, group in enumerate(self.groups)
+            for region, layer in enumerate(group.layers)
+        }
+
+    @property
+    def num_lanes(self) -> int:
+        """A lane is one KV head of one layer."""
+        return sum(shape.kv_heads for shape in self.layers)
+
+    def lanes(self, layer: int) -> range:
+        """The numbers of a layer's lanes."""
+        first = sum(shape.kv_heads for shape in self.layers[:layer])
+        return range(first, first + self.layers[layer].kv_heads)

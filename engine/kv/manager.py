@@ -12,11 +12,12 @@ from pathlib import Path
 
 from engine.kv.block_keys import root_key
 from engine.kv.blocks import BlockPool
+from engine.kv.codec_choice import CodecChoice
 from engine.kv.miss_reasons import MissReasons
 from engine.kv.persistence import Persistence
 from engine.kv.prefix import PrefixFiller
 from engine.kv.rates import MeasuredRates
-from engine.kv.relief import Relief
+from engine.kv.relief import ACTIVE_RECENT_TOKENS, Relief
 from engine.kv.report import report_caches
 from engine.kv.resident import Resident, common_prefix
 from engine.kv.spare import SpareArena
@@ -29,9 +30,11 @@ from engine.kv.working_cache import WorkingCache
 from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel
 from engine.protocol.config import EngineConfig
-from engine.protocol.events import CacheReading, CacheReported, PressureActed
+from engine.protocol.events import CacheReading, CacheReported, CodecsProbed, PressureActed
 from engine.protocol.misses import Miss, SaveProblem
 
+_LEAST_ROWS = 256  # of a cache that has no room to be as large as it should
+_LEAST_ENCODED = 256  # tokens that have left the recent window before they are encoded together
 _SETTLED_TOKENS = 16  # what may follow the history in a prompt without being part of it: end of turn, line ends
 
 
@@ -53,7 +56,7 @@ class CacheManager:
         model: LoadedModel,
         config: EngineConfig,
         on_saved: Callable[[SaveResult], None],
-        on_pressure: Callable[[PressureActed], None],
+        on_event: Callable[[PressureActed | CodecsProbed], None],
         kv_dir: Path | None = None,
     ) -> None:
         self.pinned: frozenset[str] = frozenset()
@@ -75,7 +78,8 @@ class CacheManager:
         self.spare.warm(self.persistence.catalog.most_tokens, config.memory_budget_bytes)
         self._filler = PrefixFiller(model, self.persistence, self.rates)
         self._reasons = MissReasons(model, self.persistence, self._files)
-        self._relief = Relief(model, config, self, on_pressure)
+        self._relief = Relief(model, config, self, on_event)
+        self.codecs = CodecChoice(model, config, self._files.folder(model.fingerprint.digest), on_event)
 
     # -- one turn --------------------------------------------------------------------------------------------------
 
@@ -115,6 +119,11 @@ class CacheManager:
             resident.give_up()  # what such a model remembers need not be in its cache: every turn begins anew
         known_length, was_active = resident.length, resident.working is not None
         common = common_prefix(resident.token_ids, token_ids)
+        if self._should_come_back_exact(resident, token_ids[:limit]):
+            self.persistence.writer.release(conversation_id)
+            resident.give_up()
+        elif self._is_resumed_in_place(resident, token_ids[:limit]):
+            resident.resume(self._new_cache(len(token_ids), resident, self._cold_tokens(resident)))
         cache = resident.working
         if cache is not None and min(common, limit) < cache.length:
             self.persistence.writer.release(conversation_id)
@@ -198,6 +207,20 @@ class CacheManager:
         self.times_given_way += has_freed
         return has_freed
 
+    def keep_within_budget(self, conversation_id: str) -> None:
+        """Amid a turn: where all else did not help, the chat's cold part is encoded, so that it can go on growing."""
+        resident = self._residents.get(conversation_id)
+        if resident is None or resident.working is None or not self._model.reads_encoded:
+            return
+        codec = self.codecs.fixed
+        if codec is not None and codec.is_read_in_place and self._is_worth_encoding(resident.working):
+            self.persistence.writer.release(conversation_id)
+            resident.encode_cold(codec, ACTIVE_RECENT_TOKENS)
+        self._relief.relieve_active(resident)
+
+    def _is_worth_encoding(self, cache: WorkingCache) -> bool:
+        return cache.length - cache.hot_start >= ACTIVE_RECENT_TOKENS + _LEAST_ENCODED
+
     # -- forgetting ------------------------------------------------------------------------------------------------
 
     def forget(self, conversation_id: str) -> None:
@@ -262,22 +285,53 @@ class CacheManager:
 
     def reading(self, cache: WorkingCache) -> CacheReading:
         """What the meter shows of a cache."""
-        full = self._model.geometry.precision
-        return CacheReading(cache.length, cache.nbytes, full if cache.is_exact else "int8", self._model.device.type)
+        kinds = cache.cold.codecs if cache.cold is not None else frozenset()
+        precision = next(iter(kinds)) if len(kinds) == 1 else "mixed" if kinds else cache.loss
+        precision = precision or self._model.geometry.precision
+        return CacheReading(cache.length, cache.nbytes, precision, self._model.device.type)
 
     def report(self, request_id: str, conversation_ids: Sequence[str] | None) -> CacheReported:
         return report_caches(request_id, conversation_ids, self, self._model, self._config)
 
     # -- private ---------------------------------------------------------------------------------------------------
 
-    def _new_cache(self, num_tokens: int, resident: Resident) -> WorkingCache:
-        """An empty cache for a conversation that becomes active, in the spare memory where that fits."""
-        arena = self.spare.take(num_tokens)
+    def _new_cache(self, num_tokens: int, resident: Resident, num_cold: int = 0) -> WorkingCache:
+        """An empty cache for a conversation that becomes active, in the spare memory where that fits.
+
+        `num_cold` of the tokens stay in their blocks. Where memory is too short for the others, it begins small, and is
+        encoded as it grows (`keep_within_budget`).
+        """
+        per_token = self._model.geometry.bytes_per_token
+        rows = num_tokens - num_cold
+        arena = self.spare.take(rows)
         # Its own blocks go once they are copied, and what the spare holds is there already.
         there = resident.own_bytes + (arena.held_bytes(0) if arena is not None else 0)
-        needed = num_tokens * self._model.geometry.bytes_per_token
-        self._relief.make_room(max(0, needed - there), resident.conversation_id)
-        return self._model.new_cache(num_tokens, arena)
+        self._relief.make_room(max(0, rows * per_token - there), resident.conversation_id)
+        if arena is None and self._model.reads_encoded:
+            rows = max(min(rows, _LEAST_ROWS), min(rows, (self._relief.room_bytes() + there) // per_token))
+        return self._model.new_cache(rows, arena)
+
+    def _should_come_back_exact(self, resident: Resident, token_ids: Sequence[int]) -> bool:
+        """Whether a chat that pressure quantized is better read from disk, in full precision: quick, and it fits."""
+        if resident.is_exact or resident.is_pruned or self.codecs.fixed is not None or resident.length == 0:
+            return False
+        fits = len(token_ids) * self._model.geometry.bytes_per_token <= self._relief.most_bytes()
+        return fits and self._filler.comes_back_exact(resident, token_ids, resident.usable(token_ids))
+
+    def _is_resumed_in_place(self, resident: Resident, token_ids: Sequence[int]) -> bool:
+        """Whether a parked chat's encoded blocks are read where they are: nothing else reaches as far."""
+        encoded = [block for block in resident.blocks if block.encoded is not None]
+        if resident.working is not None or not encoded or not self._model.reads_encoded or resident.has_states:
+            return False
+        if not all(block.is_read_in_place for block in encoded):
+            return False
+        reach = common_prefix(resident.token_ids, token_ids)
+        others = (one.usable(token_ids) for one in self._residents.values() if one.is_exact and not one.is_incognito)
+        return resident.is_pruned or reach >= max(others, default=0)
+
+    def _cold_tokens(self, resident: Resident) -> int:
+        encoded = [index for index, block in enumerate(resident.blocks) if block.encoded is not None]
+        return sum(block.num_tokens for block in resident.blocks[: encoded[-1] + 1]) if encoded else 0
 
     def _resident(self, conversation_id: str, is_incognito: bool) -> Resident:
         resident = self._residents.setdefault(conversation_id, Resident(conversation_id, self.pool))

@@ -45,7 +45,7 @@ class PrefixFiller:
             usable = one.usable(token_ids)
             if usable > best_length:
                 best, best_length = one, usable
-        if best is None or (best is resident and self._comes_back_exact(resident, token_ids, best_length)):
+        if best is None or (best is resident and self.comes_back_exact(resident, token_ids, best_length)):
             return None
         started = time.perf_counter()
         start = cache.length if cache.can_crop and cache.is_exact else 0  # exact all through, or not exact
@@ -87,7 +87,7 @@ class PrefixFiller:
             miss = miss or restored.miss
         return Restored(cache.length, bytes_read, seconds, miss)
 
-    def _comes_back_exact(self, resident: Resident, token_ids: Sequence[int], in_memory: int) -> bool:
+    def comes_back_exact(self, resident: Resident, token_ids: Sequence[int], in_memory: int) -> bool:
         """Whether a quantized chat had better be read from disk, in full precision."""
         if resident.is_exact:
             return False

@@ -1,8 +1,9 @@
 """What to do when memory runs short: a pure function from readings to an ordered list of actions.
 
 Above the high-water mark it frees down to the low one, so that a plan is rarely followed by another. Rungs, climbed
-only as far as needed: save, quantize, move to the host, drop. Least recently used first, pinned chats after all others,
-the active one never. What could only be lost (unsaved, cannot be saved) is dropped when nothing else is left.
+only as far as needed: save, quantize (8 bits for all, then each further codec for all), move to the host, drop. Least
+recently used first, pinned chats after all others, the active one never. What could only be lost (unsaved, cannot be
+saved) is dropped when nothing else is left.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from enum import StrEnum
 HIGH_WATER_PERCENT = 95
 LOW_WATER_PERCENT = 80
 RESERVE_BYTES = 512 * 2**20  # of the free memory, left to other programs
-QUANTIZED_SIXTEENTHS = 9  # size of an int8 block in sixteenths of a 16-bit one: keys take 9, values a little less
+SIXTEENTHS = {"int8": 9, "balanced": 7, "compact": 5, "bnb-8bit": 9, "bnb-nf4": 5}
+"""Size of a chat in sixteenths of a 16-bit one, scales and what stays in 16 bit included; in this order they come."""
+LADDER = ("int8", "balanced", "compact")
 
 # Until measured: a slow disk and a slow processor, so that nothing is dropped for a hoped-for quick return.
 DEFAULT_DEQUANTIZE_BPS = 1e9
@@ -37,13 +40,15 @@ class ChatMemory:
     conversation_id: str
     place: str  # "cuda" or "cpu"
     own_bytes: int
-    quantizable_bytes: int  # of `own_bytes`: blocks in full precision
+    quantizable_bytes: int  # of `own_bytes`: blocks in full precision that can be encoded
     tokens: int
     last_used: float  # smaller = longer ago
     is_pinned: bool
     is_active: bool  # being answered, or the last one used
     is_saved: bool  # everything cached is on disk in full precision
     can_save: bool
+    codec: str = ""  # what all of `encoded_bytes` went through
+    encoded_bytes: int = 0  # of `own_bytes`: blocks that a further codec could make smaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ class Action:
     conversation_id: str
     frees_bytes: int
     comes_back_s: float
+    codec: str = ""
 
 
 def effective_budget(limits: MemoryLimits) -> int:
@@ -89,21 +95,25 @@ def plan(
     rates: Rates,
     bytes_per_token: int,
     needed_bytes: int = 0,
+    codecs: Sequence[str] = LADDER,
 ) -> list[Action]:
     """Actions in the order to carry them out; the host's first, as they make room for what moves there.
 
+    `codecs`: those that this model bears, in the order to try them.
     `needed_bytes` are about to be allocated where the model runs: on `device`, or on the host if there is none. If they
     exceed the whole budget no plan helps, and they are left out: the caller has to refuse. Frees what it can where the
     low-water mark is out of reach.
     """
-    costs = _Costs(rates, bytes_per_token)
+    costs = _Costs(rates, bytes_per_token, codecs)
     fates = [_Fate(chat, chat.place) for chat in chats if not chat.is_active and chat.own_bytes > 0]
     if needed_bytes > effective_budget(device or host):
         needed_bytes = 0
     if device is None:
         fates = _relieve(fates, "cpu", host, needed_bytes, costs, room=0)
     else:
-        fates = _relieve(fates, "cuda", device, needed_bytes, costs, _room_for_moves(host, fates))
+        fates = _relieve(
+            fates, "cuda", device, needed_bytes, costs, _room_for_moves(host, fates, costs.codecs[0] if codecs else "")
+        )
         fates = _relieve_host_of_moves(fates, host, costs)
     fates.sort(key=lambda fate: (fate.chat.place == "cuda", *fate.rank))
     return [action for fate in fates for action in _actions(fate, costs)]
@@ -111,24 +121,31 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Fate:
-    """What the plan makes of a chat: where it ends up (None: dropped) and whether it is quantized before."""
+    """What the plan makes of a chat: where it ends up (None: dropped) and by which codec it is encoded before."""
 
     chat: ChatMemory
     place: str | None
-    is_quantized: bool = False
+    codec: str = ""
 
     @property
     def saving_bytes(self) -> int:
-        return self.chat.quantizable_bytes - -(-self.chat.quantizable_bytes * QUANTIZED_SIXTEENTHS // 16)
+        return self.saving_by(self.codec)
+
+    def saving_by(self, codec: str) -> int:
+        """Bytes that the codec would free, of what there is now."""
+        if not codec:
+            return 0
+        chat = self.chat
+        saving = chat.quantizable_bytes - -(-chat.quantizable_bytes * SIXTEENTHS[codec] // 16)
+        if chat.codec and SIXTEENTHS[codec] < SIXTEENTHS.get(chat.codec, 0):
+            saving += chat.encoded_bytes - -(-chat.encoded_bytes * SIXTEENTHS[codec] // SIXTEENTHS[chat.codec])
+        return saving
 
     def bytes_at(self, place: str) -> int:
-        if self.place != place:
-            return 0
-        return self.chat.own_bytes - (self.saving_bytes if self.is_quantized else 0)
+        return self.chat.own_bytes - self.saving_bytes if self.place == place else 0
 
-    @property
-    def can_quantize(self) -> bool:
-        return not self.is_quantized and self.saving_bytes > 0
+    def can_take(self, codec: str) -> bool:
+        return self.saving_by(codec) > self.saving_bytes
 
     @property
     def is_kept_on_disk(self) -> bool:
@@ -144,19 +161,22 @@ class _Fate:
 class _Costs:
     """Times to come back, in seconds."""
 
-    def __init__(self, rates: Rates, bytes_per_token: int) -> None:
+    def __init__(self, rates: Rates, bytes_per_token: int, codecs: Sequence[str]) -> None:
+        self.codecs = codecs
         self.dequantize_bps = rates.dequantize_bps or DEFAULT_DEQUANTIZE_BPS
         self.host_copy_bps = rates.host_copy_bps or DEFAULT_HOST_COPY_BPS
         self._disk_bps = rates.disk_bps or DEFAULT_DISK_BPS
         self._prefill_tps = rates.prefill_tps or DEFAULT_PREFILL_TPS
         self._bytes_per_token = bytes_per_token
-        self._quantize_gain = self.dequantize_bps * (16 - QUANTIZED_SIXTEENTHS) / 16  # bytes freed per second
+        saved = 16 - (SIXTEENTHS[codecs[0]] if codecs else 16)
+        self._quantize_gain = self.dequantize_bps * saved / 16  # bytes freed per second
 
     def load_s(self, chat: ChatMemory) -> float:
         """The disk holds full precision, whatever memory holds."""
         quantized = chat.own_bytes - chat.quantizable_bytes
         on_disk = min(
-            chat.tokens * self._bytes_per_token, chat.quantizable_bytes + quantized * 16 // QUANTIZED_SIXTEENTHS
+            chat.tokens * self._bytes_per_token,
+            chat.quantizable_bytes + quantized * 16 // SIXTEENTHS.get(chat.codec, SIXTEENTHS["int8"]),
         )
         return on_disk / self._disk_bps
 
@@ -171,10 +191,10 @@ class _Costs:
         return self.host_copy_bps > self._quantize_gain
 
 
-def _room_for_moves(host: MemoryLimits, fates: Sequence[_Fate]) -> int:
+def _room_for_moves(host: MemoryLimits, fates: Sequence[_Fate], codec: str) -> int:
     """Bytes the host can take in under its low-water mark if its own idle chats give way without loss."""
     can_free = sum(
-        fate.chat.own_bytes if fate.is_kept_on_disk else fate.saving_bytes for fate in fates if fate.place == "cpu"
+        fate.chat.own_bytes if fate.is_kept_on_disk else fate.saving_by(codec) for fate in fates if fate.place == "cpu"
     )
     return effective_budget(host) * LOW_WATER_PERCENT // 100 - (host.used_bytes - can_free)
 
@@ -231,15 +251,18 @@ def _ladder(now: dict[str, _Fate], place: str, costs: _Costs, room: int) -> Iter
     order = [key for key, fate in sorted(now.items(), key=lambda item: item[1].rank) if fate.place == place]
     for is_pinned in (False, True):
         tier = [key for key in order if now[key].chat.is_pinned is is_pinned]
-        for key in tier:
-            fate = now[key]
-            fits_host = fate.chat.own_bytes <= room
-            if fits_host and costs.is_better_moved():
-                yield replace(fate, place="cpu")
-            elif not fits_host and fate.is_kept_on_disk and costs.is_better_dropped(fate.chat):
-                yield replace(fate, place=None)
-            elif fate.can_quantize:
-                yield replace(fate, is_quantized=True)
+        for index, codec in enumerate(costs.codecs or ("",)):
+            for key in tier:
+                fate = now[key]
+                if fate.place != place:
+                    continue
+                fits_host = fate.chat.own_bytes <= room
+                if index == 0 and fits_host and costs.is_better_moved():
+                    yield replace(fate, place="cpu")
+                elif index == 0 and not fits_host and fate.is_kept_on_disk and costs.is_better_dropped(fate.chat):
+                    yield replace(fate, place=None)
+                elif fate.can_take(codec):
+                    yield replace(fate, codec=codec)
         for key in tier:
             fate = now[key]
             if fate.place == place and fate.bytes_at(place) <= room:
@@ -255,15 +278,15 @@ def _ladder(now: dict[str, _Fate], place: str, costs: _Costs, room: int) -> Iter
 def _actions(fate: _Fate, costs: _Costs) -> Iterator[Action]:
     chat = fate.chat
     is_dropped = fate.place is None
-    if (is_dropped or fate.is_quantized) and not chat.is_saved and chat.can_save:
+    if (is_dropped or fate.codec) and not chat.is_saved and chat.can_save:
         yield Action(PressureKind.SAVE, chat.conversation_id, 0, 0.0)
     if is_dropped:
         back_s = costs.load_s(chat) if fate.is_kept_on_disk else costs.prefill_s(chat)
         yield Action(PressureKind.DROP, chat.conversation_id, chat.own_bytes, back_s)
         return
-    if fate.is_quantized:
+    if fate.codec:
         back_s = chat.quantizable_bytes / costs.dequantize_bps
-        yield Action(PressureKind.QUANTIZE, chat.conversation_id, fate.saving_bytes, back_s)
+        yield Action(PressureKind.QUANTIZE, chat.conversation_id, fate.saving_bytes, back_s, fate.codec)
     if fate.place != chat.place:
         moved = fate.bytes_at("cpu")
         yield Action(PressureKind.TO_HOST, chat.conversation_id, moved, moved / costs.host_copy_bps)

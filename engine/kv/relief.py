@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.kv import pressure
+from engine.kv.codecs.encoded import BlockCodec
+from engine.kv.codecs.registry import codec_named
 from engine.kv.pressure import Action, ChatMemory, MemoryLimits, PressureKind
 from engine.kv.resident import Resident
 from engine.memory import read_memory
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _SAVE_WAIT_S = 30.0
 _POLL_S = 0.002
+ACTIVE_RECENT_TOKENS = 128  # of an active chat, never encoded
 
 
 class Relief:
@@ -45,8 +48,57 @@ class Relief:
         actions = self._plan(needed_bytes, active_id)
         if actions and self._caches.spare.release():
             actions = self._plan(needed_bytes, active_id)
+        if any(action.kind is PressureKind.QUANTIZE for action in actions) and not self._caches.codecs.is_probed:
+            self._caches.codecs.probe()
+            actions = self._plan(needed_bytes, active_id)
         for action in actions:
             self._carry_out(action)
+
+    def relieve_active(self, resident: Resident) -> bool:
+        """Amid a turn: where memory is short even so, encode the active chat's cold part. Returns whether it was."""
+        if not self._is_tight():
+            return False
+        self.make_room(0, resident.conversation_id)
+        if not self._is_tight() or resident.has_states:
+            return False
+        self._caches.codecs.probe()
+        for codec in self._caches.codecs.ladder:
+            if not codec.is_read_in_place:
+                continue
+            if self._encode_active(resident, codec) and not self._is_tight():
+                break
+        return True
+
+    def _encode_active(self, resident: Resident, codec: BlockCodec) -> bool:
+        before = self._caches.memory_bytes
+        self._caches.persistence.writer.release(resident.conversation_id)
+        try:
+            resident.encode_cold(codec, ACTIVE_RECENT_TOKENS)
+        except ValueError:
+            return False
+        freed = before - self._caches.memory_bytes
+        if freed <= 0:
+            return False
+        memory, budget = self._caches.memory_bytes, self._config.memory_budget_bytes
+        self._on_pressure(
+            PressureActed(resident.conversation_id, str(PressureKind.QUANTIZE), freed, 0.0, memory, budget, codec.name)
+        )
+        return True
+
+    def _is_tight(self) -> bool:
+        host, device = self._limits()
+        limits = device or host
+        return limits.used_bytes > pressure.effective_budget(limits) * pressure.HIGH_WATER_PERCENT // 100
+
+    def most_bytes(self) -> int:
+        """What caches may take in all where the model runs, before anything is done about it."""
+        host, device = self._limits()
+        return pressure.effective_budget(device or host) * pressure.HIGH_WATER_PERCENT // 100
+
+    def room_bytes(self) -> int:
+        """What may still be allocated of it."""
+        host, device = self._limits()
+        return self.most_bytes() - (device or host).used_bytes
 
     def emergency(self, active_id: str) -> bool:
         """Memory really ran out: drop every other conversation, saving first what can be. Returns whether any was."""
@@ -60,6 +112,14 @@ class Relief:
         return self._caches.memory_bytes < before
 
     def _plan(self, needed_bytes: int, active_id: str) -> list[Action]:
+        caches = self._caches
+        host, device = self._limits()
+        chats = [self._reading(one, active_id) for one in caches.residents]
+        rates, per_token = caches.rates.snapshot(), self._model.geometry.bytes_per_token
+        codecs = [codec.name for codec in caches.codecs.ladder]
+        return pressure.plan(host, device, chats, rates, per_token, needed_bytes, codecs)
+
+    def _limits(self) -> tuple[MemoryLimits, MemoryLimits | None]:
         memory = read_memory(self._model.device.type)
         caches = self._caches
         device_bytes = caches.device_bytes
@@ -74,27 +134,25 @@ class Relief:
                 device_bytes,
                 memory.device_free_bytes,
             )
-        chats = [self._reading(one, active_id) for one in caches.residents]
-        rates = caches.rates.snapshot()
-        return pressure.plan(host, device, chats, rates, self._model.geometry.bytes_per_token, needed_bytes)
+        return host, device
 
     def _reading(self, resident: Resident, active_id: str) -> ChatMemory:
         caches = self._caches
         is_saved = caches.is_saved(resident)
-        quantizable = resident.quantizable_bytes
-        if resident.working is not None:
-            quantizable += resident.working.length * self._model.geometry.bytes_per_token
+        codecs = caches.codecs.ladder if not resident.has_states else ()
         return ChatMemory(
             conversation_id=resident.conversation_id,
             place=resident.place,
             own_bytes=resident.own_bytes,
-            quantizable_bytes=quantizable if not resident.has_states else 0,
+            quantizable_bytes=resident.quantizable_bytes if codecs else 0,
             tokens=resident.length,
             last_used=float(resident.last_used),
             is_pinned=resident.conversation_id in caches.pinned,
             is_active=resident.conversation_id == active_id,
             is_saved=is_saved,
             can_save=self._can_save(resident),
+            codec=resident.lossiest,
+            encoded_bytes=resident.encoded_bytes if codecs else 0,
         )
 
     def _can_save(self, resident: Resident) -> bool:
@@ -109,7 +167,7 @@ class Relief:
             case PressureKind.SAVE:
                 self._save(resident)
             case PressureKind.QUANTIZE | PressureKind.TO_HOST:
-                self._make_smaller(resident, action.kind)
+                self._make_smaller(resident, action)
             case PressureKind.DROP:
                 self._caches.drop(action.conversation_id)
         self._on_pressure(
@@ -120,18 +178,21 @@ class Relief:
                 comes_back_s=action.comes_back_s,
                 memory_bytes=self._caches.memory_bytes,
                 budget_bytes=self._config.memory_budget_bytes,
+                precision=action.codec,
             )
         )
 
     def _bytes_where_freed(self, kind: PressureKind) -> int:
         return self._caches.device_bytes if kind is PressureKind.TO_HOST else self._caches.memory_bytes
 
-    def _make_smaller(self, resident: Resident, kind: PressureKind) -> None:
+    def _make_smaller(self, resident: Resident, action: Action) -> None:
         """Where there is not even memory for that, or a number that no codec takes, the chat is put away instead."""
         try:
-            if kind is PressureKind.QUANTIZE:
-                resident.park()
-                resident.quantize()
+            if action.kind is PressureKind.QUANTIZE:
+                codec = codec_named(action.codec)
+                self._caches.persistence.writer.release(resident.conversation_id)
+                resident.park(codec=codec)
+                resident.quantize(codec)
             else:
                 resident.park(is_to_host=True)
                 resident.move_to_host()

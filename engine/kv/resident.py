@@ -1,15 +1,20 @@
 """One conversation's cache in memory: contiguous while it is active, parked as blocks when another one is.
 
-While active, `blocks` holds only what must outlive it: leading blocks that others share, and quantized ones, which are
-never encoded twice. Parked, `blocks` holds everything, the last one possibly short. Inference thread.
+While active, `blocks` holds its cold part, which attention reads where it is, and leading blocks that others share.
+Parked, `blocks` holds everything, the last one possibly short. Inference thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import torch
 
 from engine.kv.block_keys import BLOCK_TOKENS
 from engine.kv.blocks import Block, BlockPool
+from engine.kv.codecs.encoded import ENCODED_TOKENS, BlockCodec
+from engine.kv.codecs.registry import LADDER
+from engine.kv.pruned import PRUNED_TOKENS, PrunedBlock
 from engine.kv.state_layers import StateSnapshot
 from engine.kv.working_cache import WorkingCache
 
@@ -26,7 +31,7 @@ class Resident:
         self._pool = pool
         self._parked_ids: list[int] = []
         self._states: dict[int, StateSnapshot] = {}
-        self._is_exact = True
+        self._loss = ""
 
     @property
     def token_ids(self) -> list[int]:
@@ -39,7 +44,16 @@ class Resident:
     @property
     def is_exact(self) -> bool:
         """Whether nothing of it ever went through a lossy codec."""
-        return self.working.is_exact if self.working is not None else self._is_exact
+        return not self.loss
+
+    @property
+    def loss(self) -> str:
+        """The lossy codec it, or what it was computed from, went through last; "" if there was none."""
+        return self.working.loss if self.working is not None else self._loss
+
+    @property
+    def is_pruned(self) -> bool:
+        return any(block.is_pruned for block in self.blocks)
 
     @property
     def states(self) -> dict[int, StateSnapshot]:
@@ -67,11 +81,26 @@ class Resident:
     @property
     def slack_bytes(self) -> int:
         """Bytes of its buffers that hold no cached token."""
-        return self.working.held_bytes - self.working.nbytes if self.working is not None else 0
+        return self.working.held_bytes - self.working.hot_bytes if self.working is not None else 0
 
     @property
     def quantizable_bytes(self) -> int:
-        return sum(block.nbytes for block in self.blocks if block.refs == 1 and block.is_full_precision)
+        """Bytes of its own in full precision that a codec could make smaller."""
+        found = sum(block.nbytes for block in self.blocks if block.refs == 1 and block.is_full_precision)
+        if self.working is not None:
+            found += (self.length - self.working.hot_start) * self.working.geometry.bytes_per_token
+        return found
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Bytes of its own that a codec made small and a further one could make smaller."""
+        return sum(block.nbytes for block in self.blocks if block.refs == 1 and 0 <= rank(block) < len(LADDER) - 1)
+
+    @property
+    def lossiest(self) -> str:
+        """The finest codec of its blocks: what all of it has at least come down to. "" for none."""
+        ranks = [rank(block) for block in self.blocks if block.encoded is not None]
+        return LADDER[min(ranks)].name if ranks and min(ranks) < len(LADDER) else self.loss
 
     @property
     def place(self) -> str:
@@ -87,54 +116,84 @@ class Resident:
 
     def precision(self, full: str) -> str:
         """Of what is cached; `full` is the name of the unquantized one."""
-        kinds = {full if block.encoded is None else block.encoded.codec for block in self.blocks}
-        if self.working is not None or not kinds:
-            return full if self.is_exact else "int8"
+        kinds = {block.encoded.codec for block in self.blocks if block.encoded is not None}
+        if not kinds:
+            return self.loss or full
         return kinds.pop() if len(kinds) == 1 else "mixed"
 
     def usable(self, token_ids: Sequence[int]) -> int:
         """How many leading ids of `token_ids` a copy of this cache could serve."""
         shared = common_prefix(self.token_ids, token_ids)
         if not self.has_states:
-            return shared
+            return shared if not self.is_pruned else 0
         return max((position for position in self.states if position <= shared), default=0)
 
     def copy_to(self, cache: WorkingCache, start: int, stop: int) -> None:
-        """Write positions `start` to `stop` into another cache, and publish them with the state at `stop`."""
+        """Write positions `start` to `stop` into another cache, and publish them with the state at `stop`.
+
+        Encoded blocks are decoded on the way. Raises ValueError for a pruned block.
+        """
         cache.reserve(stop)
-        if self.working is not None:
-            cache.arena.write(start, self.working.arena.read(start, stop))
         position = 0
-        for block in self.blocks if self.working is None else ():
+        for block in self.blocks if self.working is None or self.working.cold is not None else ():
             count = min(block.num_tokens, stop - position)
             if count > 0 and position + count > start:
                 block.copy_to(cache.arena, position, count)
             position += block.num_tokens
-        cache.is_exact = self.is_exact
+        if self.working is not None:
+            first = max(start, self.working.hot_start)
+            if stop > first:
+                cache.arena.write(first, self.working.arena.read(first, stop))
+        cache.loss = self.loss
         cache.publish(self.token_ids[:stop], self.states.get(stop))
         cache.checkpoints |= {at: state for at, state in self.states.items() if at <= stop}
+
+    def resume(self, cache: WorkingCache) -> None:
+        """Become active in an empty cache, whose cold part are the blocks up to the last encoded one, as they are."""
+        encoded = [index for index, block in enumerate(self.blocks) if block.encoded is not None]
+        num_cold = encoded[-1] + 1 if encoded else 0
+        cold, rest = self.blocks[:num_cold], self.blocks[num_cold:]
+        ids, states = self._parked_ids, self._states
+        if cold:
+            cache.start_cold(cold, self._loss)
+        cache.loss = self._loss
+        cache.reserve(len(ids))
+        position = cache.hot_start
+        for block in rest:
+            block.copy_to(cache.arena, position, block.num_tokens)
+            position += block.num_tokens
+            self._pool.release(block)
+        cache.publish(ids, states.get(len(ids)))
+        cache.checkpoints |= states
+        self.blocks = cold
+        self.working = cache
+        self._parked_ids, self._states = [], {}
 
     def activate(self, cache: WorkingCache, donor: Resident | None) -> None:
         """`cache` takes over. Of the blocks it was filled from, its own or a donor's, those worth keeping are held."""
         old, self.blocks = self.blocks, []
         length = 0
         for block in donor.blocks if donor is not None else old:
-            is_kept = donor is not None or block.refs > 1 or (block.encoded is not None and not cache.is_exact)
-            ids = tuple(cache.token_ids[length : length + BLOCK_TOKENS])
-            if not is_kept or block.num_tokens < BLOCK_TOKENS or block.token_ids != ids:
+            is_kept = donor is not None or block.refs > 1
+            ids = tuple(cache.token_ids[length : length + block.num_tokens])
+            if not is_kept or block.num_tokens < BLOCK_TOKENS or not block.is_full_precision or block.token_ids != ids:
                 break
             self.blocks.append(self._pool.retain(block))
-            length += BLOCK_TOKENS
+            length += block.num_tokens
         for block in old:
             self._pool.release(block)
         self.working = cache
         self._parked_ids, self._states = [], {}
 
-    def park(self, *, is_to_host: bool = False) -> None:
+    def park(self, *, is_to_host: bool = False, codec: BlockCodec | None = None) -> None:
         """Turn the contiguous cache into blocks, sharing those that exist already, and free it.
 
-        `is_to_host`: new blocks go there at once, as the device may have no room for both.
+        `is_to_host`: new blocks go there at once, as the device may have no room for both. `codec`: new blocks are
+        encoded on the way, and the memory behind them is given back piece by piece, so that there is never more of it
+        in use than before. Raises ValueError for numbers that the codec does not take; the chat stays active then.
         """
+        if codec is not None:
+            self.encode_cold(codec, 0)
         cache = self.working
         if cache is None:
             return
@@ -143,28 +202,139 @@ class Resident:
         parent = None if self.is_incognito or not cache.is_exact else self._pool.root
         if self.blocks and parent is not None:
             parent = self.blocks[-1].key
-        for start in range(len(self.blocks) * BLOCK_TOKENS, len(ids), BLOCK_TOKENS):
+        for start in range(sum(block.num_tokens for block in self.blocks), len(ids), BLOCK_TOKENS):
             stop = min(start + BLOCK_TOKENS, len(ids))
             data = cache.arena.read(start, stop)
             block = self._pool.obtain(parent, ids[start:stop], data, is_on_host=is_to_host)
             self.blocks.append(block)
             parent = block.key
         cache.checkpoint()
-        self._parked_ids, self._states, self._is_exact = list(ids), dict(cache.checkpoints), cache.is_exact
+        self._parked_ids, self._states, self._loss = list(ids), dict(cache.checkpoints), cache.loss
         self.working = None
 
     def release_doubled(self) -> None:
-        """While active: let go of held blocks that nobody else shares any more; the contiguous cache has them."""
-        if self.working is not None:
-            while self.blocks and self.blocks[-1].refs == 1 and self.blocks[-1].is_full_precision:
-                self._pool.release(self.blocks.pop())
+        """While active: let go of held blocks that are not part of the cache, or that it has in its own memory and
+        nobody else shares any more."""
+        if self.working is None:
+            return
+        num_cold = len(self.working.cold.blocks) if self.working.cold is not None else 0
+        while len(self.blocks) > num_cold and (self.blocks[-1].refs == 1 or not self.blocks[-1].is_full_precision):
+            self._pool.release(self.blocks.pop())
 
-    def quantize(self) -> int:
-        """Encode the unshared blocks of a parked cache. Returns the bytes freed."""
-        freed = sum(self._pool.quantize(block) for block in self.blocks) if self.working is None else 0
-        if freed:
-            self._is_exact = False
-        return freed
+    def encode_cold(self, codec: BlockCodec, recent_tokens: int) -> int:
+        """Encode an active cache but for its last `recent_tokens`, or as many as the codec asks for. Returns the bytes
+        freed.
+
+        What is encoded already stays as it is. Memory is given back piece by piece. Raises ValueError for numbers that
+        the codec does not take: what came before them is encoded then.
+        """
+        cache = self.working
+        if cache is None:
+            return 0
+        self._trim_blocks(cache.token_ids)
+        self.release_doubled()
+        before = self.own_bytes
+        stop = cache.length - max(recent_tokens, codec.recent_tokens)
+        blocks = list(self.blocks)
+        start = sum(block.num_tokens for block in blocks)
+        parent = None if self.is_incognito or not cache.is_exact else self._pool.root
+        if blocks and parent is not None:
+            parent = blocks[-1].key
+        try:
+            for first, last in spans(start, stop, ENCODED_TOKENS):
+                data, ids = cache.arena.read(first, last), cache.token_ids[first:last]
+                if last <= codec.first_tokens:
+                    for at in range(first, last, BLOCK_TOKENS):
+                        part = cache.arena.read(at, min(at + BLOCK_TOKENS, last))
+                        blocks.append(self._pool.obtain(parent, ids[at - first : at - first + BLOCK_TOKENS], part))
+                        parent = blocks[-1].key
+                else:
+                    blocks.append(self._pool.add_encoded(ids, codec.encode(data, cache.geometry)))
+                cache.arena.discard(start, last)
+        finally:
+            is_encoded = any(block.encoded is not None for block in blocks)
+            if is_encoded and len(blocks) > len(self.blocks):
+                self.blocks = blocks
+                cache.set_cold(blocks, codec.name)
+        return before - self.own_bytes
+
+    def prune(self, method: str, kept: torch.Tensor, *, is_int8: bool = False) -> int:
+        """Keep only some pairs of an active, wholly contiguous cache's first tokens. Returns the bytes freed.
+
+        kept: bool `[lanes, tokens]`, what is left of as many tokens; `method` names how it was chosen; `is_int8`: what
+        is kept is encoded as well. The tokens after them stay as they are. Memory is given back piece by piece. Raises
+        ValueError for a cache that is not active, has a cold part already, or state layers, which cannot follow.
+        """
+        cache, stop = self.working, kept.shape[1]
+        if cache is None or cache.cold is not None or not cache.can_crop or not 0 < stop <= cache.length:
+            raise ValueError("only an active cache in full precision can be pruned")
+        before = self.own_bytes
+        for block in self.blocks:
+            self._pool.release(block)
+        self.blocks = []
+        for start in range(0, stop, PRUNED_TOKENS):
+            end = min(start + PRUNED_TOKENS, stop)
+            pruned = PrunedBlock.of(method, cache.arena.read(start, end), kept[:, start:end], cache.geometry)
+            if is_int8:
+                pruned = pruned.quantized(cache.geometry)
+            self.blocks.append(self._pool.add_encoded(cache.token_ids[start:end], pruned))
+            cache.arena.discard(0, end)
+        cache.set_cold(self.blocks, self.blocks[0].encoded.codec)  # type: ignore[union-attr]
+        return before - self.own_bytes
+
+    def quantize(self, codec: BlockCodec) -> int:
+        """Encode the unshared blocks of a parked cache, those of a finer codec anew. Returns the bytes freed.
+
+        Raises ValueError for numbers that the codec does not take; what was encoded before them stays so.
+        """
+        if self.working is not None:
+            return 0
+        before = sum(block.nbytes for block in self.blocks)
+        stop = self.length - codec.recent_tokens
+        done: list[Block] = []
+        position, left = 0, list(self.blocks)
+        while left:
+            run = self._run_to_encode(left, position, stop, codec)
+            if not run:
+                run = left[:1]
+                done += run
+            else:
+                done.append(self._encode_run(run, codec))
+                self._loss = codec.name
+            position += sum(block.num_tokens for block in run)
+            del left[: len(run)]
+            self.blocks = [*done, *left]
+        return before - sum(block.nbytes for block in self.blocks)
+
+    def _run_to_encode(self, blocks: Sequence[Block], position: int, stop: int, codec: BlockCodec) -> list[Block]:
+        """The leading blocks that become one encoded block: none where they may not, or are not enough."""
+        end = (position // ENCODED_TOKENS + 1) * ENCODED_TOKENS
+        run: list[Block] = []
+        for block in blocks:
+            if position >= end:
+                break
+            position += block.num_tokens
+            is_short = block.num_tokens % BLOCK_TOKENS != 0
+            if block.refs > 1 or is_short or rank(block) >= rank_of(codec.name) or position > min(stop, end):
+                return []
+            run.append(block)
+        return run if position == end and position > codec.first_tokens else []
+
+    def _encode_run(self, run: Sequence[Block], codec: BlockCodec) -> Block:
+        geometry = self._pool.geometry
+        ids = [token_id for block in run for token_id in block.token_ids]
+        data = [
+            torch.empty(group.shape(len(ids)), dtype=geometry.dtype, device=run[0].place) for group in geometry.groups
+        ]
+        position = 0
+        for block in run:
+            end = position + block.num_tokens
+            block.decode([tensor[:, position:end] for tensor in data], geometry)
+            position = end
+        encoded = self._pool.add_encoded(ids, codec.encode(data, geometry))
+        for block in run:
+            self._pool.release(block)
+        return encoded
 
     def move_to_host(self) -> int:
         """Of a parked cache. Returns the bytes freed on the device."""
@@ -182,14 +352,31 @@ class Resident:
 
     def _trim_blocks(self, ids: Sequence[int]) -> None:
         """Let go of held blocks that the cache no longer agrees with: it was cut and went on differently."""
-        keep = 0
-        for index, block in enumerate(self.blocks):
-            if block.token_ids != tuple(ids[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS]):
+        keep = position = 0
+        for block in self.blocks:
+            end = position + block.num_tokens
+            if block.token_ids != tuple(ids[position:end]):
                 break
-            keep += 1
+            position, keep = end, keep + 1
         for block in self.blocks[keep:]:
             self._pool.release(block)
         del self.blocks[keep:]
+
+
+def spans(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    """The pieces of `start` to `stop` that end at multiples of `size`; what is left at the end is not part of any."""
+    while (end := (start // size + 1) * size) <= stop:
+        yield start, end
+        start = end
+
+
+def rank(block: Block) -> int:
+    """How far a block has come down the ladder of codecs; pruned ones, and others, come no further."""
+    return rank_of(block.encoded.codec) if block.encoded is not None else -1
+
+
+def rank_of(name: str) -> int:
+    return next((index for index, codec in enumerate(LADDER) if codec.name == name), len(LADDER))
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

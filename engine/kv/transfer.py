@@ -31,7 +31,7 @@ class ArenaUpload:
         self._start = 0
         self.batch_chunks = max(1, -(-stop // CHUNK_TOKENS) - start // CHUNK_TOKENS)
         if is_host_memory(arena):
-            self._regions = _RegionBytes.of(arena)
+            self._regions, self._start = _RegionBytes.of(arena), arena.first
             return
         chunk_bytes = max(1, arena.geometry.bytes_per_token * CHUNK_TOKENS)
         most = max(_LEAST_CHUNKS, STAGING_BYTES // chunk_bytes)
@@ -115,7 +115,7 @@ def host_regions(arena: KVArena, start: int, stop: int) -> list[memoryview]:
     Into ordinary memory: pinned memory is never given back to the system. The copies are done on return.
     """
     if is_host_memory(arena):
-        return [region[start:stop] for region in _RegionBytes.of(arena)]
+        return [region[start - arena.first : stop - arena.first] for region in _RegionBytes.of(arena)]
     host = KVArena(arena.geometry, stop - start, torch.device("cpu"))
     _copy_regions(host.read(0, stop - start), arena.read(start, stop))
     return [region[0 : stop - start] for region in _RegionBytes.of(host)]

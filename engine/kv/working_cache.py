@@ -1,6 +1,7 @@
 """What the model sees while it runs: one contiguous cache per active conversation on transformers' Cache interface.
 
-Full-attention layers live in an arena and can be cut at any token. All others ("state layers": sliding, recurrent) are
+Full-attention layers live in an arena and can be cut at any token; their first tokens may be left in encoded blocks
+instead (`engine.kv.cold`). All others ("state layers": sliding, recurrent) are
 transformers' own and cannot: rolling such a cache back goes to the nearest checkpoint.
 Invariant: `token_ids` are exactly the ids whose keys and values are in every layer, in order. Owned by the inference
 thread; the saver may read positions below `length` while they are not overwritten (see `engine.kv.store.writer`).
@@ -8,14 +9,17 @@ thread; the saver may read positions below `length` while they are not overwritt
 
 from __future__ import annotations
 
+import bisect
 import weakref
 from collections.abc import Sequence
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
 
-from engine.kv import layer_kinds, state_layers
+from engine.kv import attention, layer_kinds, state_layers
 from engine.kv.arena import KVArena, grown_capacity, reserve_arena
+from engine.kv.blocks import Block
+from engine.kv.cold import ColdPrefix
 from engine.kv.geometry import KVGeometry
 from engine.kv.state_layers import StateSnapshot
 from engine.one_thread import one_thread
@@ -46,18 +50,21 @@ class ContiguousLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        end = self.length + key_states.shape[-2]
+        start, end = self.length, self.length + key_states.shape[-2]
         self._cache.reserve(end)
-        keys = self._cache.arena.keys[self._index]
-        values = self._cache.arena.values[self._index]
-        keys[self.length : end] = key_states[0].transpose(0, 1)
-        values[self.length : end] = value_states[0].transpose(0, 1)
         self.length = end
+        arena, cold = self._cache.arena, self._cache.cold
+        start, end = start - arena.first, end - arena.first
+        keys, values = arena.keys[self._index], arena.values[self._index]
+        keys[start:end] = key_states[0].transpose(0, 1)
+        values[start:end] = value_states[0].transpose(0, 1)
+        attention.announce(self._index, cold)
         dtype = key_states.dtype  # float32 on processors that do not multiply bfloat16, which still is what is kept
         return keys[:end].transpose(0, 1)[None].to(dtype), values[:end].transpose(0, 1)[None].to(dtype)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.length + query_length, 0
+        first = self._cache.arena.first
+        return self.length - first + query_length, first
 
     def get_seq_length(self) -> int:
         return self.length
@@ -76,6 +83,8 @@ class WorkingCache(Cache):
     """The contiguous, growing cache of one conversation.
 
     `stock_layers`: the model's own cache layers, empty; plain full-attention ones are replaced by ours, others kept.
+    `cold`: the first tokens, where they are not in the arena. `loss` names the lossy codec that the cache, or what it
+    was computed from, went through; "" for an exact one.
     """
 
     def __init__(
@@ -88,9 +97,10 @@ class WorkingCache(Cache):
         arena: KVArena | None = None,
     ) -> None:
         self.arena = arena or reserve_arena(geometry, num_tokens, context_length, device)
+        self.cold: ColdPrefix | None = None
+        self.loss = ""
         self._context_length = context_length
         self.token_ids: list[int] = []
-        self.is_exact = True
         self.checkpoints: dict[int, StateSnapshot] = {}
         self._device = device
         self._full: list[ContiguousLayer] = []
@@ -104,6 +114,16 @@ class WorkingCache(Cache):
                 self._state[index] = layer
             layers.append(layer)
         super().__init__(layers=[*layers])
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing of it ever went through a lossy codec."""
+        return not self.loss
+
+    @property
+    def hot_start(self) -> int:
+        """The position from which on it is in the arena."""
+        return self.arena.first
 
     @property
     def can_crop(self) -> bool:
@@ -122,7 +142,12 @@ class WorkingCache(Cache):
     @property
     def nbytes(self) -> int:
         """Bytes of the cached keys, values and states."""
-        return self.length * self.geometry.bytes_per_token + self.state_bytes
+        return self.hot_bytes + (self.cold.nbytes if self.cold is not None else 0)
+
+    @property
+    def hot_bytes(self) -> int:
+        """Of them, those in memory of its own."""
+        return (self.length - self.hot_start) * self.geometry.bytes_per_token + self.state_bytes
 
     @property
     def state_bytes(self) -> int:
@@ -133,29 +158,52 @@ class WorkingCache(Cache):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory behind them, slack included."""
-        return self.arena.held_bytes(self.length) + self.state_bytes
+        """Bytes of memory behind them, slack included; the blocks of the cold part are not its own."""
+        return self.arena.held_bytes(self.length - self.hot_start) + self.state_bytes
 
     def reserve(self, num_tokens: int) -> None:
         """Make room for `num_tokens`; copies the cache where memory is not reserved ahead."""
-        if num_tokens <= self.arena.capacity:
-            self.arena.touched_tokens = max(self.arena.touched_tokens, num_tokens)
+        rows = num_tokens - self.hot_start
+        if rows <= self.arena.capacity:
+            self.arena.touched_tokens = max(self.arena.touched_tokens, rows)
             return
-        old, filled = self.arena, self._filled
-        self.arena = reserve_arena(old.geometry, num_tokens, self._context_length, self._device)
-        self.arena.touched_tokens = num_tokens
-        with one_thread():  # a few MB, amid a reply
-            self.arena.write(0, old.read(0, filled))
+        self._move(rows, self.hot_start, self._filled)
+        self.arena.touched_tokens = rows
 
     def compact(self) -> None:
         """Give back what a cut or a recycled arena left unused, when it is more than the slack of a growing cache."""
+        rows = self.length - self.hot_start
+        if self.arena.held_bytes(rows) <= grown_capacity(rows) * self.geometry.bytes_per_token * _LITTLE_SLACK:
+            return
+        if not self.arena.trim(rows):
+            self._move(rows, self.hot_start, self.length)
+
+    def set_cold(self, blocks: Sequence[Block], loss: str) -> None:
+        """Read the first tokens from `blocks` from now on; the arena keeps only what follows them.
+
+        The blocks hold what the cache holds, or less of it; `loss` names how.
+        """
+        cold = ColdPrefix(blocks, self.geometry)
+        self._move(max(self.length - cold.num_tokens, 0), cold.num_tokens, self.length)
+        self.cold, self.loss = cold, loss
+
+    def start_cold(self, blocks: Sequence[Block], loss: str) -> None:
+        """Begin an empty cache with `blocks`."""
+        cold = ColdPrefix(blocks, self.geometry)
+        self.arena.first = cold.num_tokens
+        self.cold, self.loss = cold, loss
+        self.publish([token_id for block in blocks for token_id in block.token_ids])
+
+    def _move(self, rows: int, first: int, filled: int) -> None:
+        """Into another arena for `rows` tokens from `first` on, of which those before `filled` are there."""
         old = self.arena
-        if old.held_bytes(self.length) <= grown_capacity(self.length) * self.geometry.bytes_per_token * _LITTLE_SLACK:
-            return
-        if old.trim(self.length):
-            return
-        self.arena = reserve_arena(old.geometry, self.length, self._context_length, self._device)
-        self.arena.write(0, old.read(0, self.length))
+        arena = reserve_arena(old.geometry, rows, max(rows, self._context_length - first), self._device)
+        arena.first = first
+        with one_thread():  # a few MB, amid a reply
+            if filled > first:
+                arena.write(first, old.read(first, filled))
+        arena.touched_tokens = max(0, filled - first)
+        self.arena = arena
 
     def append_ids(self, token_ids: Sequence[int]) -> None:
         """Record ids whose keys and values a finished forward pass has written to every layer."""
@@ -175,8 +223,10 @@ class WorkingCache(Cache):
 
     def reachable(self, length: int) -> int:
         """The largest length up to `length` that the cache can be cut back to."""
-        if self.can_crop or length >= self.length:
-            return min(length, self.length)
+        if length >= self.length:
+            return self.length
+        if self.can_crop:
+            return self._cuttable(length)
         return max((position for position in self.checkpoints if position <= length), default=0)
 
     def rollback(self, length: int, *, is_torn: bool = False) -> int:
@@ -184,7 +234,7 @@ class WorkingCache(Cache):
 
         `is_torn`: a forward pass was interrupted, so that the state layers are only known at checkpoints.
         """
-        length = min(length, self.length)
+        length = self._cuttable(min(length, self.length))
         if self._state and (length < self.length or is_torn):
             length = max((position for position in self.checkpoints if position <= length), default=0)
             if length:
@@ -192,6 +242,8 @@ class WorkingCache(Cache):
             else:
                 state_layers.reset(self._state.values())
         self.checkpoints = {position: state for position, state in self.checkpoints.items() if position <= length}
+        if length < self.hot_start:
+            self._thaw(length)
         del self.token_ids[length:]
         for layer in self._full:
             layer.length = length
@@ -214,6 +266,30 @@ class WorkingCache(Cache):
         self.token_ids = list(token_ids)
         for layer in self._full:
             layer.length = len(token_ids)
+
+    def _cuttable(self, length: int) -> int:
+        """The largest length up to `length` that is not amid a pruned block."""
+        if self.cold is None or length >= self.hot_start:
+            return length
+        starts = self.cold.starts
+        index = bisect.bisect_right(starts, length) - 1
+        return starts[index] if self.cold.blocks[index].is_pruned else length
+
+    def _thaw(self, length: int) -> None:
+        """The cold part ends before `length`; the block that holds it is decoded into the arena."""
+        assert self.cold is not None
+        starts, blocks = self.cold.starts, self.cold.blocks
+        index = bisect.bisect_right(starts, length) - 1
+        first = starts[index]
+        arena = reserve_arena(self.geometry, length - first, self._context_length - first, self._device)
+        arena.first = first
+        if length > first:
+            blocks[index].copy_to(arena, first, length - first)
+        arena.touched_tokens = length - first
+        self.arena = arena
+        self.cold = ColdPrefix(blocks[:index], self.geometry) if index else None
+        if all(block.key is not None for block in blocks[: index + (length > first)]):  # only exact ones have keys
+            self.loss = ""
 
     @property
     def _filled(self) -> int:

@@ -28,6 +28,9 @@ class Step(Protocol):
     def max_fed(self, length: int) -> int:
         """How many tokens may be fed at once after `length` cached ones."""
 
+    def takes(self, cache: WorkingCache) -> bool:
+        """Whether it can read this cache."""
+
     def feed(self, token_ids: Sequence[int], cache: WorkingCache, num_logits: int = 1) -> torch.Tensor:
         """Logits after the last `num_logits` ids, `[num_logits, vocab]` float32: valid until the next call.
 
@@ -104,7 +107,7 @@ class ForwardPass:
         """Returns the logits after the last `num_logits` ids, `[num_logits, vocab]`."""
         before = cache.length
         try:
-            if self.step is not None and len(ids) <= self.step_tokens:
+            if self.step is not None and len(ids) <= self.step_tokens and self.step.takes(cache):
                 return self._step_by_step(self.step, ids, cache, num_logits)
             input_ids = torch.tensor([ids], dtype=torch.long, device=self._device)
             extra: dict[str, object] = {"logits_to_keep": num_logits} if self._keeps_logits else {}

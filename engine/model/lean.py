@@ -77,6 +77,10 @@ class LeanStep:
         segments = -(-(length + p.MAX_FED) // SEGMENT)
         return max(1, min(p.MAX_FED, _PARTIAL_BYTES // self._partial_bytes(segments)))
 
+    def takes(self, cache: WorkingCache) -> bool:
+        """Whether it can read this cache."""
+        return cache.cold is None
+
     def feed(self, token_ids: Sequence[int], cache: WorkingCache, num_logits: int = 1) -> torch.Tensor:
         """Logits after the last `num_logits` ids, `[num_logits, vocab]` float32: valid until the next call.
 

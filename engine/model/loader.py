@@ -50,7 +50,10 @@ _CHUNK_TOLERANCE = 0.08
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to answer. `can_persist`: its caches can be saved; `geometry` covers its full-attention layers."""
+    """A model ready to answer. `can_persist`: its caches can be saved; `geometry` covers its full-attention layers.
+
+    `reads_encoded`: its attention reads the cold part of a cache in the blocks it is encoded in.
+    """
 
     info: ModelInfo
     forward: ForwardPass
@@ -63,6 +66,7 @@ class LoadedModel:
     config: Any
     device: torch.device
     acceleration: Acceleration | None = None
+    reads_encoded: bool = False
 
     @property
     def can_persist(self) -> bool:
@@ -163,6 +167,8 @@ def load_model(path: Path, weights: Weights, config: EngineConfig, report: Repor
         num_layers=probe.num_layers,
         config=model.config,
         device=device,
+        reads_encoded=model.config._attn_implementation == attention.NAME
+        and all(shape.key_dim == shape.value_dim for shape in geometry.layers),
     )
     if len(geometry.layers) < probe.num_layers:
         forward.takes_chunks = _takes_chunks(model, device, loaded.new_cache)

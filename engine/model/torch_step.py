@@ -49,6 +49,10 @@ class TorchStep:
         """How many tokens may be fed at once after `length` cached ones."""
         return _MAX_FED
 
+    def takes(self, cache: WorkingCache) -> bool:
+        """Not those with a cold part: the model itself reads them."""
+        return cache.cold is None
+
     @torch.inference_mode()
     def feed(self, token_ids: Sequence[int], cache: WorkingCache, num_logits: int = 1) -> torch.Tensor:
         """Logits after the last `num_logits` ids, `[num_logits, vocab]` float32: valid until the next call.

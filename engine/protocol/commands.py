@@ -77,6 +77,45 @@ class ForgetUnknown:
     known_ids: frozenset[str]
 
 
+class CompressMethod(StrEnum):
+    """`KVZIP` keeps what the model needs to repeat the chat; `STREAMING` forgets the middle: only start and most
+    recent tokens are left.
+    """
+
+    KVZIP = "kvzip"
+    STREAMING = "streaming"
+
+
+@dataclass(frozen=True, slots=True)
+class Compress:
+    """Keep only the share `keep` (0.1 to 0.9) of a conversation's key-value pairs. Answered by Compressed or Failed.
+
+    The system prompt and the most recent tokens are kept whole. `is_int8`: what is kept goes to 8 bits as well. The
+    full cache stays on disk, so that `Undo` can bring it back. May be cancelled; nothing has changed then.
+    """
+
+    conversation_id: str
+    request_id: str
+    messages: tuple[ChatMessage, ...]
+    keep: float = 0.3
+    method: CompressMethod = CompressMethod.KVZIP
+    is_int8: bool = False
+    started_on: dt.date | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """Bring a compressed or quantized conversation back to full precision: from disk, else by reading it again.
+
+    Answered by Compressed or Failed.
+    """
+
+    conversation_id: str
+    request_id: str
+    messages: tuple[ChatMessage, ...]
+    started_on: dt.date | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ReportCache:
     """Answered by CacheReported. `conversation_ids` bounds the report; None means every one the engine knows."""
@@ -100,6 +139,7 @@ class BenchName(StrEnum):
     DECODE = "decode"
     PREFILL = "prefill"
     RESUME = "resume"
+    FIDELITY = "fidelity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +151,4 @@ class RunBench:
     context: int
 
 
-Command = LoadModel | Generate | Pin | Forget | ForgetUnknown | ReportCache | Verify | RunBench
+Command = LoadModel | Generate | Pin | Forget | ForgetUnknown | Compress | Undo | ReportCache | Verify | RunBench

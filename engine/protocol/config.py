@@ -36,6 +36,10 @@ class Sampling:
 GREEDY = Sampling(temperature=0.0, top_p=1.0)
 
 
+KV_AUTO = "auto"
+KV_PRECISIONS = (KV_AUTO, "int8", "balanced", "compact", "bnb-8bit", "bnb-nf4")
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Where the engine keeps its files and how much it may hold.
@@ -46,6 +50,8 @@ class EngineConfig:
     disk_cap_bytes: most that all snapshots may take; disk_floor_bytes: free space that saving leaves untouched.
     prefill_chunk: tokens fed per forward pass while prefilling; cancel and progress act between chunks.
     num_threads: None decides by `engine.thread_count`.
+    kv_precision: "auto" keeps full precision until memory is short; else the codec that all chats are kept in.
+    allows_compression: whether the last rung before refusing to grow may compress the active chat by itself.
     """
 
     kv_dir: Path
@@ -56,3 +62,5 @@ class EngineConfig:
     disk_floor_bytes: int = 1024**3
     prefill_chunk: int = 512
     num_threads: int | None = None
+    kv_precision: str = KV_AUTO
+    allows_compression: bool = False

@@ -26,6 +26,7 @@ class Phase(StrEnum):
     LOADING = "loading"
     RESTORING = "restoring"
     PREFILL = "prefill"
+    COMPRESSING = "compressing"
     ANSWERING = "answering"
     SAVING = "saving"
 
@@ -232,9 +233,10 @@ class SnapshotNotSaved:
 
 @dataclass(frozen=True, slots=True)
 class PressureActed:
-    """One step taken to free memory or disk, in order. `action`: save, quantize, to_host, drop or evict_disk.
+    """One step taken to free memory or disk. `action`: save, quantize, compress, to_host, drop or evict_disk.
 
     `bytes_freed` in the place that was tight; `comes_back_s` is the estimated time until the chat is ready again.
+    `precision`: what a quantized or compressed chat has from now on.
     """
 
     conversation_id: str
@@ -243,6 +245,35 @@ class PressureActed:
     comes_back_s: float | None
     memory_bytes: int
     budget_bytes: int
+    precision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """The answer to `Compress` and `Undo`. `kept` is the share of all key-value pairs that is left, 1.0 after an undo;
+    `bytes_before`, `bytes_after` of the conversation's cache in memory; `read_tokens` had to be read (again) for it.
+    """
+
+    conversation_id: str
+    request_id: str
+    tokens: int
+    kept: float
+    precision: str
+    bytes_before: int
+    bytes_after: int
+    seconds: float
+    read_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CodecsProbed:
+    """What each codec costs with this model on a short text: KL divergence of its predictions in nats a token.
+
+    `refused` are too bad for it and never used; infinity stands for a codec that does not work with this model at all.
+    """
+
+    kl: dict[str, float]
+    refused: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +281,8 @@ class ConversationCache:
     """Where one conversation's cache is: in memory, on disk, both or nowhere.
 
     `memory_bytes` counts shared blocks in full; `shared_bytes` of them (or, for a chat that is only on disk, of its
-    files) are held by other chats too. `waste_bytes`: slack of its own buffers. `precision`: "bf16", "int8", "mixed".
+    files) are held by other chats too. `waste_bytes`: slack of its own buffers. `precision`: "bf16", "int8", "mixed",
+    "balanced", "compact", "bnb-8bit", "bnb-nf4", "kvzip", "kvzip-int8", "streaming".
     """
 
     conversation_id: str
@@ -322,6 +354,8 @@ Event = (
     | SnapshotSaved
     | SnapshotNotSaved
     | PressureActed
+    | Compressed
+    | CodecsProbed
     | CacheReported
     | Verified
     | BenchFinished

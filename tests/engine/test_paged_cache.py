@@ -20,7 +20,7 @@ from engine.kv.arena import KVArena
 from engine.kv.block_keys import BLOCK_TOKENS, CHUNK_TOKENS
 from engine.kv.blocks import BlockPool
 from engine.kv.manager import CacheManager
-from engine.kv.precision import Int8Codec
+from engine.kv.codecs.affine import AffineCodec
 from engine.kv.rates import MeasuredRates
 from engine.kv.resident import Resident, common_prefix
 from engine.kv.store.reader import StoreReader
@@ -828,7 +828,7 @@ def test_memory_that_runs_out_while_a_chat_is_quantized_puts_it_away_instead(
     engine = start_engine(roomy_model, memory_budget_bytes=BUDGET)
     messages = [user(digits(400))]
     engine.reply("a", messages)
-    calls = run_out_once(Int8Codec, "encode", 2)
+    calls = run_out_once(AffineCodec, "encode", 2)
     other = [user(digits(400, 1))]
     reply = engine.reply("b", list(other))
     assert calls[0] >= 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,8 @@ from engine.kv.pressure import (
     PressureKind,
     Rates,
     effective_budget,
-    plan,
 )
+from engine.kv.pressure import plan as plan_by
 
 SAVE, QUANTIZE, TO_HOST, DROP = PressureKind
 MIB = 2**20
@@ -44,6 +45,11 @@ def chat(name: str, mib: int = 160, **changes: object) -> ChatMemory:
         can_save=True,
     )
     return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def plan(*args: Any, **kwargs: Any) -> list[Action]:
+    """With one rung of precision; those with all are further below."""
+    return plan_by(*args, codecs=("int8",), **kwargs)
 
 
 def limits(used_mib: int, budget_mib: int = 1000, free_mib: int | None = None) -> MemoryLimits:
