@@ -88,27 +88,8 @@ def attend_segment(
                 part = load_pairs(query + (h * pieces + d) * 64)
                 total = dot_pairs(total, part, load_pairs(keys + t * row_bytes + 64 * d))
             put_f32(scores + 4 * (h * SEGMENT + t), sum_lanes(total))
-    factor = splat(scale)
-    vectors = (count + LANES - 1) // LANES
     for h in range(group):
-        mine = scores + 4 * h * SEGMENT
-        for t in range(count, vectors * LANES):
-            put_f32(mine + 4 * t, _LOWEST)
-        best = splat(_LOWEST)
-        for i in range(vectors):
-            scaled = multiply(load_f32(mine + 64 * i), factor)
-            store_f32(mine + 64 * i, scaled)
-            best = maximum(best, scaled)
-        largest = max_lanes(best)
-        best = splat(largest)
-        total = splat(_ZERO)
-        for i in range(vectors):
-            weight = exp_lanes(subtract(load_f32(mine + 64 * i), best))
-            store_f32(mine + 64 * i, weight)
-            total = add(total, weight)
-        out = partial + h * stride + 4 * segment
-        put_f32(out, largest)
-        put_f32(out + 4 * _padded(segments), sum_lanes(total))
+        weigh_scores(scores + 4 * h * SEGMENT, count, scale, _ZERO, partial + h * stride + 4 * segment, segments)
     for d in range(0, head_dim, 2 * LANES):
         value = values + 2 * d
         h = 0
@@ -121,6 +102,29 @@ def attend_segment(
                 value, row_bytes, count, scores + 4 * h * SEGMENT, result + h * stride + 4 * d, ahead if h == 0 else 0
             )
             h += 1
+
+
+@njit(nogil=True)
+def weigh_scores(scores, count, scale, bias, out, segments):
+    """Turn one head's scores, (score + bias) * scale, into weights; their largest and the weights' sum go to `out`."""
+    vectors = (count + LANES - 1) // LANES
+    for t in range(count, vectors * LANES):
+        put_f32(scores + 4 * t, _LOWEST)
+    factor, shift = splat(scale), splat(bias * scale)
+    best = splat(_LOWEST)
+    for i in range(vectors):
+        scaled = fma(load_f32(scores + 64 * i), factor, shift)
+        store_f32(scores + 64 * i, scaled)
+        best = maximum(best, scaled)
+    largest = max_lanes(best)
+    best = splat(largest)
+    total = splat(_ZERO)
+    for i in range(vectors):
+        weight = exp_lanes(subtract(load_f32(scores + 64 * i), best))
+        store_f32(scores + 64 * i, weight)
+        total = add(total, weight)
+    put_f32(out, largest)
+    put_f32(out + 4 * _padded(segments), sum_lanes(total))
 
 
 @njit(nogil=True)

@@ -6,11 +6,13 @@ from numba import njit
 
 from engine.kernels import plan as p
 from engine.kernels.attention import attend_segment, head_floats
+from engine.kernels.cold_attention import attend_cold
 from engine.kernels.plan import SEGMENT
 from engine.kernels.simd import (
     LANES,
     add,
     get_f32,
+    get_int64,
     load_f32,
     multiply,
     put_f32,
@@ -80,9 +82,13 @@ def attend(layer, thread, start, count, sizes, numbers, vectors, cache, mine):
     epsilon = numbers[p.EPSILON]
     norm_kind = sizes[p.QK_NORM]
     query, scores, scratch = mine + sizes[p.QUERY], mine + sizes[p.SCORES], mine + sizes[p.HEAD]
-    segments = (start + count + SEGMENT - 1) // SEGMENT
+    hot = sizes[p.HOT_START]
+    hot_segments = (start + count - hot + SEGMENT - 1) // SEGMENT
+    segments = sizes[p.MOST_SLOTS] + hot_segments
     head_bytes = 4 * head_floats(segments, head_dim)
-    units = kv_heads * segments
+    first_cold = get_int64(sizes[p.COLD_FIRST] + 8 * layer)
+    cold_units = get_int64(sizes[p.COLD_FIRST] + 8 * (layer + 1)) - first_cold
+    units = cold_units + kv_heads * hot_segments
     mine_from = share(units, thread, sizes[p.THREADS])
     mine_to = share(units, thread + 1, sizes[p.THREADS])
     for kv_head in range(kv_heads if mine_to > mine_from else 0):
@@ -96,12 +102,31 @@ def attend(layer, thread, start, count, sizes, numbers, vectors, cache, mine):
                     row, heads, kv_head * group + h, vectors[layer, p.QUERY_BIAS], vectors[layer, p.QUERY_NORM],
                     norm_kind, epsilon, head_dim, cos, sin, half, scratch, out
                 )  # fmt: skip
-    for unit in range(mine_from, mine_to):  # the KV heads of a segment lie side by side in memory: one after the other
-        segment, kv_head = unit // kv_heads, unit % kv_heads
-        first = segment * SEGMENT
+    for unit in range(mine_from, min(mine_to, cold_units)):
+        place = sizes[p.COLD_UNITS] + 8 * p.COLD_COLUMNS * (first_cold + unit)
+        soon = place + 8 * p.COLD_COLUMNS * kv_heads if unit + kv_heads < cold_units else place
+        kv_head = get_int64(place + 8 * p.COLD_HEAD)
+        for i in range(count):
+            attend_cold(
+                query + 2 * (kv_head * count + i) * group * head_dim,
+                place,
+                soon,
+                group,
+                head_dim,
+                numbers[p.ATTENTION_SCALE],
+                scores,
+                mine + sizes[p.SCALED],
+                sizes[p.PARTIAL] + (i * heads + kv_head * group) * head_bytes,
+                segments,
+            )
+    for unit in range(max(mine_from, cold_units), mine_to):
+        # the KV heads of a segment lie side by side in memory: one after the other
+        segment, kv_head = (unit - cold_units) // kv_heads, (unit - cold_units) % kv_heads
+        slot = get_int64(sizes[p.COLD_SLOTS] + 8 * (layer * kv_heads + kv_head)) + segment
+        first = hot + segment * SEGMENT
         for i in range(count):
             position = start + i
-            if position // SEGMENT == segment:
+            if (position - hot) // SEGMENT == segment:
                 keys = sizes[p.QKV] + 4 * (i * width + heads * head_dim)
                 turn = position * half * 4
                 cos, sin = sizes[p.COS] + turn, sizes[p.SIN] + turn
@@ -119,7 +144,7 @@ def attend(layer, thread, start, count, sizes, numbers, vectors, cache, mine):
             visible = min(SEGMENT, start + i + 1 - first)
             if visible > 0:
                 out = sizes[p.PARTIAL] + (i * heads + kv_head * group) * head_bytes
-                ahead = SEGMENT * row_bytes if i == 0 and segment + 1 < segments else 0
+                ahead = SEGMENT * row_bytes if i == 0 and segment + 1 < hot_segments else 0
                 attend_segment(
                     query + 2 * (kv_head * count + i) * group * head_dim,
                     cache[layer, 0] + place,
@@ -131,7 +156,7 @@ def attend(layer, thread, start, count, sizes, numbers, vectors, cache, mine):
                     numbers[p.ATTENTION_SCALE],
                     scores,
                     out,
-                    segment,
+                    slot,
                     segments,
                     ahead,
                 )

@@ -23,8 +23,12 @@ from __future__ import annotations
     SIN,
     FINAL_NORM,
     QKV,  # shared scratch, float32 [tokens fed, (HEADS + 2 KV_HEADS) * HEAD_DIM]
+    HOT_START,  # position of the first token in the cache's own memory; those before it are in cold units
+    COLD_UNITS,  # int64 [units, COLD_COLUMNS], layer by layer
+    COLD_FIRST,  # int64 [LAYERS + 1]: where the units of a layer begin
+    COLD_SLOTS,  # int64 [LAYERS, KV_HEADS]: how many units a head of a layer has
+    MOST_SLOTS,  # the largest of them
     PARTIAL,  # float32 [tokens fed, HEADS, head_floats]
-    PARTIAL_SEGMENTS,  # segments there is room for
     DELTA,  # float32 [tokens fed, HIDDEN]: what attention or the MLP adds to the residual
     GATE,  # float32 [tokens fed, INTERMEDIATE]
     UP,
@@ -40,8 +44,27 @@ from __future__ import annotations
     QUERY,  # bfloat16 [KV_HEADS, tokens fed, heads of one KV head, HEAD_DIM]
     SCORES,
     HEAD,  # float32 [HEAD_DIM]
+    SCALED,  # float32 [heads of one KV head, HEAD_DIM]
     NUM_SIZES,
-) = range(34)
+) = range(39)
+
+# A cold unit: up to SEGMENT tokens of one KV head as they are encoded (engine.kv.cold_table); addresses, bytes a row
+(
+    COLD_HEAD,
+    COLD_SLOT,  # which of the head's partial results it makes
+    COLD_FORMAT,  # PLAIN, KEYS_8_VALUES_8, KEYS_8_VALUES_4 or KEYS_4_VALUES_4
+    COLD_COUNT,
+    COLD_KEYS,
+    COLD_KEY_ROW,
+    COLD_VALUES,
+    COLD_VALUE_ROW,
+    COLD_KEY_SCALE,  # bfloat16 [HEAD_DIM]
+    COLD_KEY_OFFSET,
+    COLD_VALUE_SCALE,  # bfloat16 [tokens]
+    COLD_VALUE_OFFSET,
+    COLD_COLUMNS,
+) = range(13)
+PLAIN, KEYS_8_VALUES_8, KEYS_8_VALUES_4, KEYS_4_VALUES_4 = range(4)
 
 NO_NORM, PER_HEAD, FULL_WIDTH = range(3)
 SILU, GELU_TANH = range(2)

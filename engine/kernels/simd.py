@@ -31,6 +31,7 @@ HAS_BF16_DOT = _has_feature("avx512bf16")
 
 _I32 = ir.IntType(32)
 _I16 = ir.IntType(16)
+_I8X16 = ir.VectorType(ir.IntType(8), LANES)
 _F32 = ir.FloatType()
 _F32X16 = ir.VectorType(_F32, LANES)
 _I32X16 = ir.VectorType(_I32, LANES)
@@ -146,6 +147,38 @@ def load_bf16(typingctx, address):
     def codegen(context, builder, signature, args):
         wide = builder.zext(_load(builder, args[0], _I16X16, 2), _I32X16)
         return builder.bitcast(builder.shl(wide, _constant(16, _I32X16)), _F32X16)
+
+    return f32x16(types.int64), codegen
+
+
+@intrinsic
+def load_i8(typingctx, address):
+    """Sixteen signed bytes from `address`, as float32."""
+
+    def codegen(context, builder, signature, args):
+        return builder.sitofp(builder.sext(_load(builder, args[0], _I8X16, 1), _I32X16), _F32X16)
+
+    return f32x16(types.int64), codegen
+
+
+@intrinsic
+def load_low_nibbles(typingctx, address):
+    """The low halves of sixteen bytes from `address`, 0 to 15, as float32."""
+
+    def codegen(context, builder, signature, args):
+        wide = builder.zext(_load(builder, args[0], _I8X16, 1), _I32X16)
+        return builder.sitofp(builder.and_(wide, _constant(15, _I32X16)), _F32X16)
+
+    return f32x16(types.int64), codegen
+
+
+@intrinsic
+def load_high_nibbles(typingctx, address):
+    """The high halves of sixteen bytes from `address`, 0 to 15, as float32."""
+
+    def codegen(context, builder, signature, args):
+        wide = builder.zext(_load(builder, args[0], _I8X16, 1), _I32X16)
+        return builder.sitofp(builder.lshr(wide, _constant(4, _I32X16)), _F32X16)
 
     return f32x16(types.int64), codegen
 
@@ -419,6 +452,27 @@ def get_f16(typingctx, address):
         return builder.fpext(value, _F32)
 
     return types.float32(types.int64), codegen
+
+
+@intrinsic
+def get_bf16(typingctx, address):
+    """The bfloat16 at `address`, as float32."""
+
+    def codegen(context, builder, signature, args):
+        value = builder.load(builder.inttoptr(args[0], _I16.as_pointer()), align=2)
+        return builder.bitcast(builder.shl(builder.zext(value, _I32), _I32(16)), _F32)
+
+    return types.float32(types.int64), codegen
+
+
+@intrinsic
+def get_int64(typingctx, address):
+    """The signed 64-bit number at `address`."""
+
+    def codegen(context, builder, signature, args):
+        return builder.load(builder.inttoptr(args[0], ir.IntType(64).as_pointer()), align=8)
+
+    return types.int64(types.int64), codegen
 
 
 @intrinsic

@@ -17,6 +17,7 @@ from engine.kernels.matrices import GROUP, ROWS, multiply_rows
 from engine.kernels.plan import SEGMENT
 from engine.kernels.simd import (
     LANES,
+    get_int64,
     load_f32,
     multiply,
     splat,
@@ -41,7 +42,8 @@ def forward(thread, rounds, control, sizes, numbers, matrices, vectors, cache):
     x, vector, sums = mine + sizes[p.RESIDUAL], mine + sizes[p.INPUT], mine + sizes[p.INPUT_SUMS]
     stride = sizes[p.INPUT_BYTES]
     sums_stride = stride // 16
-    segments = (start + count + SEGMENT - 1) // SEGMENT
+    hot = sizes[p.HOT_START]
+    segments = sizes[p.MOST_SLOTS] + (start + count - hot + SEGMENT - 1) // SEGMENT
     head_bytes = 4 * head_floats(segments, head_dim)
     embedding = matrices[sizes[p.LAYERS] * p.MATRICES_A_LAYER]
     for i in range(count):
@@ -84,12 +86,13 @@ def forward(thread, rounds, control, sizes, numbers, matrices, vectors, cache):
         attend(layer, thread, start, count, sizes, numbers, vectors, cache, mine)
         rounds = meet(meeting, rounds, num_threads)
         for i in range(count):
-            seen = (start + i + SEGMENT) // SEGMENT
+            hot_seen = (start + i - hot + SEGMENT) // SEGMENT
             for h in range(heads):
+                cold_seen = get_int64(sizes[p.COLD_SLOTS] + 8 * (layer * kv_heads + h // (heads // kv_heads)))
                 head = mine + sizes[p.HEAD]
                 merge_segments(
                     sizes[p.PARTIAL] + (i * heads + h) * head_bytes,
-                    seen,
+                    cold_seen + hot_seen,
                     segments,
                     head_dim,
                     mine + sizes[p.SCORES],

@@ -7,7 +7,7 @@ address in the tables points to, and is the only one that fills them in.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from engine.kernels.packing import Matrix
 from engine.kernels.plan import SEGMENT, head_floats
 from engine.kernels.team import Team
 from engine.kv.arena import KVArena
+from engine.kv.cold import ColdPrefix
+from engine.kv.cold_table import cold_table
 from engine.kv.working_cache import WorkingCache
 from engine.model.lean_weights import PROJECTIONS, LeanWeights
 
@@ -50,6 +52,8 @@ class LeanStep:
         self._context_length = context_length
         self._num_threads = num_threads
         self._arena: weakref.ref[KVArena] | None = None
+        self._cold: Callable[[], ColdPrefix | None] | None = None
+        self._first = 0
         self._control = _aligned(p.CONTROL_WORDS)
         self._sizes = np.zeros(p.NUM_SIZES, dtype=np.int64)
         self._matrices = self._matrix_table()
@@ -69,17 +73,17 @@ class LeanStep:
         self._lay_out_scratch()
         self._cos = self._sin = torch.empty(0)
         self._partial = torch.empty(0)
-        self._grow(1)
+        self._grow(1, 1, 1)
         self._team = Team(self._control, self._sizes, self._numbers, self._matrices, self._vectors, self._cache)
 
     def max_fed(self, length: int) -> int:
         """How many tokens may be fed at once after `length` cached ones."""
-        segments = -(-(length + p.MAX_FED) // SEGMENT)
+        segments = -(-(length + p.MAX_FED) // SEGMENT)  # at least as many as there are with a cold part
         return max(1, min(p.MAX_FED, _PARTIAL_BYTES // self._partial_bytes(segments)))
 
     def takes(self, cache: WorkingCache) -> bool:
-        """Whether it can read this cache."""
-        return cache.cold is None
+        """Whether it can read this cache: numbers in its scales have to be bfloat16, and codecs those it knows."""
+        return cache.cold is None or all(block.is_read_in_place for block in cache.cold.blocks)
 
     def feed(self, token_ids: Sequence[int], cache: WorkingCache, num_logits: int = 1) -> torch.Tensor:
         """Logits after the last `num_logits` ids, `[num_logits, vocab]` float32: valid until the next call.
@@ -93,8 +97,9 @@ class LeanStep:
         if min(token_ids) < 0 or max(token_ids) >= self._weights.embedding.rows:
             raise ValueError(f"a token id is outside the vocabulary: {max(token_ids)}")
         cache.reserve(start + count)
-        self._bind(cache.arena)
-        self._grow(start + count)
+        self._bind(cache)
+        segments = int(self._sizes[p.MOST_SLOTS]) + -(-(start + count - cache.hot_start) // SEGMENT)
+        self._grow(start + count, segments, count)
         control = self._control
         control[p.START], control[p.COUNT], control[p.FIRST_LOGITS] = start, count, count - num_logits
         control[p.TOKENS : p.TOKENS + count] = token_ids
@@ -105,17 +110,26 @@ class LeanStep:
         """End the helper threads."""
         self._team.close()
 
-    def _bind(self, arena: KVArena) -> None:
-        """Point the tables to this arena's layers."""
-        if self._arena is not None and self._arena() is arena:
+    def _bind(self, cache: WorkingCache) -> None:
+        """Point the tables to this cache's layers, and to its cold part."""
+        arena, cold = cache.arena, cache.cold
+        is_same_arena = self._arena is not None and self._arena() is arena
+        if is_same_arena and self._first == arena.first and self._cold is not None and self._cold() is cold:
             return
+        row_bytes = arena.keys[0].stride(0) * arena.keys[0].itemsize
         for layer, (keys, values) in enumerate(zip(arena.keys, arena.values, strict=True)):
-            self._cache[layer] = keys.data_ptr(), values.data_ptr()
-        self._sizes[p.KV_ROW_BYTES] = arena.keys[0].stride(0) * arena.keys[0].itemsize
-        self._arena = weakref.ref(arena)
+            # Where position 0 would be.
+            self._cache[layer] = keys.data_ptr() - arena.first * row_bytes, values.data_ptr() - arena.first * row_bytes
+        sizes = self._sizes
+        sizes[p.KV_ROW_BYTES], sizes[p.HOT_START] = row_bytes, arena.first
+        self._table = table = cold_table(cold, arena.geometry)
+        sizes[p.COLD_UNITS], sizes[p.COLD_FIRST] = table.units.ctypes.data, table.first.ctypes.data
+        sizes[p.COLD_SLOTS], sizes[p.MOST_SLOTS] = table.slots.ctypes.data, table.most_slots
+        self._arena, self._first = weakref.ref(arena), arena.first
+        self._cold = weakref.ref(cold) if cold is not None else _nothing
 
-    def _grow(self, num_tokens: int) -> None:
-        """Rotary tables and partial results for `num_tokens`, in steps."""
+    def _grow(self, num_tokens: int, segments: int, count: int) -> None:
+        """Rotary tables for `num_tokens`, and partial results for `segments` of `count` tokens fed, in steps."""
         if num_tokens > len(self._cos) and self._weights.rope_dim:
             roomy = min(max(2 * num_tokens, 1024), max(self._context_length, num_tokens))
             positions = torch.arange(roomy)[None]
@@ -124,12 +138,11 @@ class LeanStep:
             self._cos = cos[0, :, :half].float().contiguous()
             self._sin = sin[0, :, :half].float().contiguous()
             self._sizes[p.COS], self._sizes[p.SIN] = self._cos.data_ptr(), self._sin.data_ptr()
-        segments = -(-num_tokens // SEGMENT)
-        if segments > self._sizes[p.PARTIAL_SEGMENTS]:
+        if count * self._partial_bytes(segments) > self._partial.nbytes:
             roomy = max(2 * segments, _FIRST_SEGMENTS)
-            fed = max(self.max_fed(num_tokens), self.max_fed(roomy * SEGMENT))
+            fed = max(count, min(p.MAX_FED, _PARTIAL_BYTES // self._partial_bytes(roomy)))
             self._partial = torch.empty(fed * self._partial_bytes(roomy) // 4)
-            self._sizes[p.PARTIAL], self._sizes[p.PARTIAL_SEGMENTS] = self._partial.data_ptr(), roomy
+            self._sizes[p.PARTIAL] = self._partial.data_ptr()
 
     def _partial_bytes(self, segments: int) -> int:
         """Bytes of one token's partial attention results."""
@@ -166,6 +179,7 @@ class LeanStep:
             p.QUERY: 2 * fed * one.heads * one.head_dim,
             p.SCORES: 4 * group * SEGMENT,
             p.HEAD: 4 * one.head_dim,
+            p.SCALED: 4 * group * one.head_dim,
         }
         sizes[p.INPUT_BYTES] = 2 * widest
         offset = 0
@@ -197,6 +211,10 @@ class LeanStep:
                 row[_BIASES[name]] = vector.data_ptr()
             row[p.HAS_ROPE] = layer.has_rope
         return table
+
+
+def _nothing() -> None:
+    return None
 
 
 def _row(matrix: Matrix) -> tuple[int, int, int, int, int, int]:
