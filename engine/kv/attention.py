@@ -20,10 +20,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 NAME = "ember"
 _UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sliding_window")
 
-Observer = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
+Observer = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], None]
 """Called for every full-attention layer with its index among them, the queries `[1, heads, q, head_dim]`, the keys of
-the contiguous part of the cache `[1, kv_heads, kv, head_dim]`, and the log-sum-exp of every query over all keys
-`[1, heads, q]`, float32."""
+the contiguous part of the cache `[1, kv_heads, kv, head_dim]`, the log-sum-exp of every query over all keys
+`[1, heads, q]`, float32, and what products of queries and keys are multiplied by."""
 
 
 class ColdLayers(Protocol):
@@ -99,7 +99,8 @@ def attend_causal(
     for out, lse in cold.attend(layer, packed, scale) if cold is not None else ():
         merged.add(out, lse)
     if observer is not None:
-        observer(layer, query, key, merged.lse.reshape(1, heads, q_length))
+        factor = head_dim**-0.5 if scale is None else scale
+        observer(layer, query, key, merged.lse.reshape(1, heads, q_length), factor)
     return merged.out.reshape(query.shape).to(query.dtype)
 
 
