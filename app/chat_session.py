@@ -13,15 +13,28 @@ from datetime import date
 from pathlib import Path
 from uuid import uuid4
 
+from app.compressions import Compressions
 from app.conversation import Conversation, MessageState
 from app.conversation_store import ConversationStore
 from app.engine_port import EnginePort
-from app.errors import BusyError, EmptyMessageError, StorageError
+from app.errors import BusyError, CompressingError, EmptyMessageError, NothingToCompressError, StorageError
 from app.history import history_of, well_formed
 from app.reply import Reply
 from app.settings import Settings
 from app.title import title_from
-from engine.protocol.commands import ChatMessage, Forget, ForgetUnknown, Generate, LoadModel, Pin, Role, Verify
+from engine.protocol.commands import (
+    ChatMessage,
+    Compress,
+    CompressMethod,
+    Forget,
+    ForgetUnknown,
+    Generate,
+    LoadModel,
+    Pin,
+    Role,
+    Undo,
+    Verify,
+)
 from engine.protocol.config import Sampling, Weights
 from engine.protocol.events import EngineStopped, Event, Failed, Finished, ModelInfo, ModelLoaded, TextArrived
 
@@ -57,10 +70,15 @@ class ChatSession:
         self._replies: dict[str, Reply] = {}  # by request id, in the order they were asked for
         self._waiting: list[Reply] = []  # asked for while a model loads: its tokenizer decides which ids may be fed
         self._unsettled: list[Reply] = []  # ended, and not yet stored
+        self._compressions = Compressions(engine)
 
     def is_busy(self, conversation_id: str) -> bool:
         """Whether a reply is being written there."""
         return self._reply_of(conversation_id) is not None
+
+    def is_compressing(self, conversation_id: str) -> bool:
+        """Whether its cache is being compressed or brought back, or waits for that."""
+        return self._compressions.is_running(conversation_id)
 
     def load_model(self, path: Path, weights: Weights) -> str:
         """Load a model; replies asked for meanwhile wait for it. Returns the request id."""
@@ -91,8 +109,7 @@ class ChatSession:
         text = well_formed(text)
         if not text.strip():
             raise EmptyMessageError("The message is empty; write something first.")
-        if self.is_busy(conversation_id):
-            raise BusyError("This conversation is still answering; wait, or stop the reply first.")
+        self._refuse_if_busy(conversation_id)
         self._settle_all()
         conversation = self._store.conversation(conversation_id)
         with self._store.transaction():
@@ -126,6 +143,32 @@ class ChatSession:
         self._engine.submit(Verify(conversation_id, request_id, history, started_on=started_on))
         return request_id
 
+    def compress(
+        self,
+        conversation_id: str,
+        *,
+        keep: float,
+        method: CompressMethod = CompressMethod.KVZIP,
+        is_int8: bool = False,
+    ) -> str:
+        """Ask to keep only the share `keep` of its cache, 0.1 to 0.9. Returns the request id.
+
+        Raises BusyError, NothingToCompressError, UnknownConversationError, StorageError.
+        """
+        history = self._history_to_compress(conversation_id)
+        request_id, started_on = _new_id(), self._started_on(conversation_id)
+        self._compressions.ask(
+            Compress(conversation_id, request_id, history, keep, method, is_int8, started_on=started_on)
+        )
+        return request_id
+
+    def undo_compression(self, conversation_id: str) -> str:
+        """Ask for the whole cache in full precision again. Returns the request id. Raises as `compress` does."""
+        history = self._history_to_compress(conversation_id)
+        request_id, started_on = _new_id(), self._started_on(conversation_id)
+        self._compressions.ask(Undo(conversation_id, request_id, history, started_on=started_on))
+        return request_id
+
     def history(self, conversation_id: str) -> tuple[ChatMessage, ...]:
         """The messages as the loaded model gets them, without a reply still being written."""
         conversation = self._store.conversation(conversation_id)
@@ -134,7 +177,8 @@ class ChatSession:
         return history_of(conversation, kept, self.model.tokenizer_id if self.model else None)
 
     def stop(self, conversation_id: str) -> None:
-        """Stop the reply being written, if any; what has come of it is kept."""
+        """Stop the reply being written, if any; what has come of it is kept. Stops compressing too; no change then."""
+        self._compressions.stop(conversation_id)
         reply = self._reply_of(conversation_id)
         if reply is not None:
             reply.is_stopped = True
@@ -148,6 +192,7 @@ class ChatSession:
         if reply is not None:
             self._drop(reply)
             self._engine.cancel(reply.request_id)
+        self._compressions.stop(conversation_id)
         self._engine.submit(Forget(conversation_id))
         self._tell_pinned()
 
@@ -162,6 +207,7 @@ class ChatSession:
 
     def handle(self, event: Event) -> None:
         """Keep what an event says. Never raises StorageError: `on_storage_error` is told instead."""
+        self._compressions.take(event)
         match event:
             case ModelLoaded():
                 self.model = event.model
@@ -231,6 +277,18 @@ class ChatSession:
         )
         if reply.is_stopped:
             self._engine.cancel(reply.request_id)
+
+    def _refuse_if_busy(self, conversation_id: str) -> None:
+        if self.is_busy(conversation_id):
+            raise BusyError("This conversation is still answering; wait, or stop the reply first.")
+        if self.is_compressing(conversation_id):
+            raise CompressingError("This conversation is being compressed; wait, or stop that first.")
+
+    def _history_to_compress(self, conversation_id: str) -> tuple[ChatMessage, ...]:
+        self._refuse_if_busy(conversation_id)
+        if not self._store.conversation(conversation_id).num_messages:
+            raise NothingToCompressError("The conversation is empty; there is nothing to compress yet.")
+        return self.history(conversation_id)
 
     def _forget_unknown(self) -> None:
         """Finish deletions that were cut off: the text is gone, what the engine kept of it goes as well."""

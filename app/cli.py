@@ -17,12 +17,13 @@ from app.errors import AppError, InterruptedCallError, exit_code_of
 from app.log_setup import logging_to
 from app.paths import DataPaths, default_data_dir
 from engine.protocol.commands import BenchName
-from engine.protocol.config import Weights
+from engine.protocol.config import KV_PRECISIONS, Weights
 from engine.protocol.errors import EngineError
 
 _log = logging.getLogger(__name__)
 _LARGEST_SEED = 2**63 - 1
 _DEFAULT_BENCH_CONTEXT = 2048
+_LEAST_KEPT, _MOST_KEPT, _DEFAULT_KEPT = 10, 90, 30  # percent
 
 
 class _Parser(argparse.ArgumentParser):
@@ -92,6 +93,8 @@ _VERBS = {
     "models": ("models", "models"),
     "models add": ("models", "add_model"),
     "cache": ("cache", "cache"),
+    "compress": ("compress", "compress"),
+    "uncompress": ("compress", "uncompress"),
     "verify": ("measure", "verify"),
     "bench": ("measure", "bench"),
     "size": ("size", "size"),
@@ -117,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     ask.add_argument("--greedy", action="store_true", help="always the likeliest token")
     ask.add_argument("--seed", type=_seed, metavar="N", help="the same reply every time")
     ask.add_argument("--max-new-tokens", type=_positive, metavar="N", help="longest reply")
+    ask.add_argument("--kv-precision", choices=KV_PRECISIONS, help="precision of the caches, in this call only")
     ask.add_argument("message", metavar="MESSAGE", help="- reads standard input")
 
     _add(verbs, "conversations", "list the conversations")
@@ -128,6 +132,27 @@ def _parser() -> argparse.ArgumentParser:
     models = _add(verbs, "models", "list the models, or add one")
     add = _add(models.add_subparsers(metavar="add", parser_class=_Parser), "add", "add a model", verb="models add")
     add.add_argument("source", metavar="PATH_OR_HUB_ID")
+
+    compress = _add(verbs, "compress", "keep only the parts of a conversation's cache that matter most (KVzip)")
+    compress.add_argument("id", metavar="ID")
+    compress.add_argument(
+        "--keep",
+        type=_percent_kept,
+        metavar="PERCENT",
+        default=_DEFAULT_KEPT,
+        help=f"how much to keep, {_LEAST_KEPT} to {_MOST_KEPT} (default {_DEFAULT_KEPT})",
+    )
+    how = compress.add_mutually_exclusive_group()
+    how.add_argument("--int8", action="store_true", help="store what is kept in 8 bits as well")
+    how.add_argument(
+        "--forget-middle",
+        action="store_true",
+        help="forget the middle: only the beginning and the latest part are kept (StreamingLLM)",
+    )
+    _add_model_options(compress)
+    uncompress = _add(verbs, "uncompress", "bring a compressed conversation's cache back to full precision")
+    uncompress.add_argument("id", metavar="ID")
+    _add_model_options(uncompress)
 
     verify = _add(verbs, "verify", "compare a kept cache with reading everything again")
     verify.add_argument("id", metavar="ID")
@@ -172,6 +197,14 @@ def _seed(text: str) -> int:
     if not 0 <= seed <= _LARGEST_SEED:
         raise argparse.ArgumentTypeError(f"a seed is between 0 and {_LARGEST_SEED}")
     return seed
+
+
+def _percent_kept(text: str) -> int:
+    number = text.removesuffix("%").strip()
+    percent = int(number) if number.isdecimal() else 0
+    if not _LEAST_KEPT <= percent <= _MOST_KEPT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share between {_LEAST_KEPT} and {_MOST_KEPT} percent")
+    return percent
 
 
 def _positive(text: str) -> int:

@@ -10,6 +10,8 @@ from PySide6.QtCore import QObject, Qt, Signal, Slot
 
 from engine.protocol.events import (
     CacheReported,
+    CodecsProbed,
+    Compressed,
     EngineStopped,
     Event,
     Failed,
@@ -39,6 +41,8 @@ class EngineBridge(QObject):
     snapshot_saved = Signal(object)
     snapshot_not_saved = Signal(object)
     pressure_acted = Signal(object)
+    compressed = Signal(object)
+    codecs_probed = Signal(object)
     cache_reported = Signal(object)
     engine_stopped = Signal(object)
 
@@ -83,6 +87,10 @@ class EngineBridge(QObject):
                 self.snapshot_not_saved.emit(event)
             case PressureActed():
                 self.pressure_acted.emit(event)
+            case Compressed():
+                self.compressed.emit(event)
+            case CodecsProbed():
+                self.codecs_probed.emit(event)
             case CacheReported():
                 self.cache_reported.emit(event)
             case EngineStopped():

@@ -41,4 +41,6 @@ def engine_config(paths: DataPaths, settings: Settings) -> EngineConfig:
         disk_cap_bytes=settings.disk_cap_bytes,
         disk_floor_bytes=settings.disk_floor_bytes,
         prefill_chunk=settings.prefill_chunk,
+        kv_precision=settings.kv_precision,
+        allows_compression=settings.allow_compression,
     )

@@ -41,6 +41,18 @@ class BusyError(UserError):
     code = "busy"
 
 
+class CompressingError(BusyError):
+    """The conversation's cache is being compressed, or brought back."""
+
+    code = "compressing"
+
+
+class NothingToCompressError(UserError):
+    """Nothing has been said in the conversation yet."""
+
+    code = "nothing_to_compress"
+
+
 class UnknownConversationError(UserError):
     """No conversation has this id. params: id."""
 

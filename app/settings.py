@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import from_os_error
-from engine.protocol.config import Sampling, Weights
+from engine.protocol.config import KV_AUTO, KV_PRECISIONS, Sampling, Weights
 
 _log = logging.getLogger(__name__)
 MB = 1024**2  # as the settings count it
@@ -79,6 +79,14 @@ class Settings:
     )
     prefill_chunk: int = field(
         default=512, metadata=_setting("Tokens read per step while reading a prompt.", minimum=16, maximum=8192)
+    )
+    kv_precision: str = field(
+        default=KV_AUTO,
+        metadata=_setting("Precision of the caches; auto lowers it when memory is short.", choices=KV_PRECISIONS),
+    )
+    allow_compression: bool = field(
+        default=False,
+        metadata=_setting("Let Ember compress the chat in use by itself when nothing else makes room."),
     )
     send_with: str = field(
         default="enter", metadata=_setting("Key that sends the message.", choices=("enter", "ctrl+enter"))
@@ -163,6 +171,10 @@ def _checked(default: object, value: object, metadata: Any) -> object:
         if metadata["choices"] and value not in metadata["choices"]:
             raise ValueError(f"{value!r} is none of {', '.join(metadata['choices'])}")
         return type(default)(value) if isinstance(default, StrEnum) else value
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"{value!r} is neither true nor false")
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{value!r} is no number")
     if not math.isfinite(value) or (isinstance(default, int) and value != int(value)):

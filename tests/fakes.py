@@ -6,13 +6,25 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.protocol.commands import Command, Forget, Generate, LoadModel, ReportCache, RunBench, Verify
+from engine.protocol.commands import (
+    Command,
+    Compress,
+    CompressMethod,
+    Forget,
+    Generate,
+    LoadModel,
+    ReportCache,
+    RunBench,
+    Undo,
+    Verify,
+)
 from engine.protocol.config import EngineConfig, Weights
 from engine.protocol.errors import EngineError
 from engine.protocol.events import (
     BenchFinished,
     CacheReading,
     CacheReported,
+    Compressed,
     EngineStopped,
     Event,
     Failed,
@@ -119,7 +131,8 @@ class ScriptedEngine(SilentEngine):
     """Answers every command at once.
 
     load_error, reply_error: fail so. parts: the reply, piece by piece. on_part: called after each piece is told.
-    not_saved: the reason why the cache is not saved. is_open_ended: the reply goes on until it is cancelled.
+    not_saved: the reason why the cache is not saved. is_open_ended: the reply, or compressing, goes on until it is
+    cancelled. compress_error: compressing fails so. on_compress: called in the middle of it.
     """
 
     def __init__(
@@ -129,7 +142,9 @@ class ScriptedEngine(SilentEngine):
         load_error: EngineError | None = None,
         reply_error: EngineError | None = None,
         not_saved: str | None = None,
+        compress_error: EngineError | None = None,
         is_open_ended: bool = False,
+        on_compress: Callable[[], None] | None = None,
         on_part: Callable[[], None] | None = None,
         on_load: Callable[[], None] | None = None,
         config: EngineConfig | None = None,
@@ -142,11 +157,14 @@ class ScriptedEngine(SilentEngine):
         self.load_error = load_error
         self.reply_error = reply_error
         self.not_saved = not_saved
+        self.compress_error = compress_error
+        self.on_compress = on_compress
         self.is_open_ended = is_open_ended
         self.on_part = on_part
         self.on_load = on_load
         self.is_running = False
         self._open: Generate | None = None
+        self._compressing: Compress | Undo | None = None
         self._is_loaded = False
 
     def start(self) -> None:
@@ -172,6 +190,8 @@ class ScriptedEngine(SilentEngine):
                 self.on_event(
                     Verified(command.conversation_id, command.request_id, True, 32, None, 0.0, 0.0, "float32")
                 )
+            case Compress() | Undo():
+                self._compress(command)
             case RunBench():
                 self.on_event(BenchFinished(command.request_id, {"context": command.context, "decode_tps": 12.5}))
             case Forget():
@@ -181,6 +201,9 @@ class ScriptedEngine(SilentEngine):
         super().cancel(request_id)
         if self._open is not None and self._open.request_id == request_id:
             self._finish(self._open, FinishReason.CANCELLED)
+        if self._compressing is not None and self._compressing.request_id == request_id:
+            conversation_id, self._compressing = self._compressing.conversation_id, None
+            self.on_event(Failed(request_id, conversation_id, "cancelled", "Stopped."))
 
     def _load(self, command: LoadModel) -> None:
         self.on_event(ModelLoading(command.request_id, LoadStage.WEIGHTS, 0.5))
@@ -192,6 +215,25 @@ class ScriptedEngine(SilentEngine):
             self._is_loaded = True
             model = dataclasses.replace(a_model(command.path.name), path=command.path, weights=command.weights)
             self.on_event(ModelLoaded(command.request_id, model))
+
+    def _compress(self, command: Compress | Undo) -> None:
+        told = (command.conversation_id, command.request_id)
+        self.on_event(PhaseChanged(*told, Phase.COMPRESSING, 5, 10, 1.0))
+        if self.is_open_ended:
+            self._compressing = command
+        if self.on_compress is not None:
+            self.on_compress()
+        if self.is_open_ended:
+            return
+        if self.compress_error is not None:
+            self.on_event(failed(command.request_id, self.compress_error, command.conversation_id))
+        elif isinstance(command, Undo):
+            self.on_event(Compressed(*told, 12, 1.0, "float32", 82_944, CACHE.bytes, 0.1, read_tokens=4))
+        else:
+            method = command.method
+            precision = "kvzip-int8" if command.is_int8 else "kvzip" if method is CompressMethod.KVZIP else "streaming"
+            left = round(CACHE.bytes * command.keep)
+            self.on_event(Compressed(*told, 12, command.keep, precision, CACHE.bytes, left, 0.8))
 
     def _generate(self, command: Generate) -> None:
         told = (command.conversation_id, command.request_id)

@@ -208,6 +208,7 @@ def _result(finished: Finished, turn: _Turn) -> dict[str, Any]:
                 "action": step.action,
                 "bytes_freed": step.bytes_freed,
                 "comes_back_s": step.comes_back_s,
+                "precision": step.precision,
             }
             for step in turn.pressure
         ],

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -35,7 +35,10 @@ class Call:
     err: TextIO
 
     def settings(self) -> Settings:
-        return load_settings(self.paths.settings)
+        """As they are kept, but for what this call asks for itself."""
+        settings = load_settings(self.paths.settings)
+        kv_precision: str | None = getattr(self.arguments, "kv_precision", None)
+        return replace(settings, kv_precision=kv_precision) if kv_precision else settings
 
     def library(self) -> ModelLibrary:
         return ModelLibrary(self.resources_dir, self.paths.data_dir)

@@ -17,6 +17,7 @@ _PHASES = {
     Phase.LOADING: "Loading the model",
     Phase.RESTORING: "Restoring the conversation",
     Phase.PREFILL: "Reading",
+    Phase.COMPRESSING: "Compressing",
     Phase.SAVING: "Saving the conversation",
 }
 

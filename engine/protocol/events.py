@@ -117,12 +117,16 @@ class TextArrived:
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """KV cache of one conversation: cached tokens, their bytes, precision ("bf16", "float32") and place."""
+    """KV cache of one conversation: cached tokens, their bytes, precision ("bf16", "float32") and place.
+
+    `kept` is the share of their key-value pairs that compressing has left.
+    """
 
     tokens: int
     bytes: int
     precision: str
     place: str
+    kept: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +286,7 @@ class ConversationCache:
 
     `memory_bytes` counts shared blocks in full; `shared_bytes` of them (or, for a chat that is only on disk, of its
     files) are held by other chats too. `waste_bytes`: slack of its own buffers. `precision`: "bf16", "int8", "mixed",
-    "balanced", "compact", "bnb-8bit", "bnb-nf4", "kvzip", "kvzip-int8", "streaming".
+    "balanced", "compact", "bnb-8bit", "bnb-nf4", "kvzip", "kvzip-int8", "streaming". `kept`: see `CacheReading`.
     """
 
     conversation_id: str
@@ -295,6 +299,7 @@ class ConversationCache:
     state: CacheState
     waste_bytes: int = 0
     is_pinned: bool = False
+    kept: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

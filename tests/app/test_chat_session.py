@@ -8,13 +8,35 @@ import pytest
 from app.chat_session import ChatSession
 from app.conversation import MessageState
 from app.conversation_store import IN_MEMORY, ConversationStore
-from app.errors import BusyError, DiskFullError, EmptyMessageError, StorageError, UnknownConversationError, UserError
+from app.errors import (
+    BusyError,
+    CompressingError,
+    DiskFullError,
+    EmptyMessageError,
+    NothingToCompressError,
+    StorageError,
+    UnknownConversationError,
+    UserError,
+)
 from app.settings import Settings
-from engine.protocol.commands import ChatMessage, Forget, ForgetUnknown, Generate, LoadModel, Pin, Role, Verify
+from engine.protocol.commands import (
+    ChatMessage,
+    Compress,
+    CompressMethod,
+    Forget,
+    ForgetUnknown,
+    Generate,
+    LoadModel,
+    Pin,
+    Role,
+    Undo,
+    Verify,
+)
 from engine.protocol.config import GREEDY, Weights
 from engine.protocol.errors import ContextOverflowError, GenerationError, ModelDamagedError
 from engine.protocol.events import (
     CacheReported,
+    Compressed,
     EngineStopped,
     Event,
     Failed,
@@ -384,6 +406,55 @@ def test_verifying_sends_the_history(session, engine):
     assert isinstance(command, Verify)
     assert command.request_id == request_id
     assert [message.token_ids for message in command.messages] == [None, (1,)]
+
+
+def test_compressing_and_its_undo_send_the_history_and_end_with_their_answer(session, engine):
+    conversation = session.new_conversation()
+    session.handle(finished(session.send(conversation.id, "Hello"), "Hi", 1))
+    request_id = session.compress(conversation.id, keep=0.5, method=CompressMethod.STREAMING)
+    command = engine.commands[-1]
+    assert isinstance(command, Compress)
+    assert (command.request_id, command.keep, command.method, command.is_int8) == (request_id, 0.5, "streaming", False)
+    assert [message.token_ids for message in command.messages] == [None, (1,)]
+    assert session.is_compressing(conversation.id)
+    assert not session.is_busy(conversation.id)
+    for refused in (
+        lambda: session.send(conversation.id, "And?"),
+        lambda: session.compress(conversation.id, keep=0.3),
+        lambda: session.undo_compression(conversation.id),
+    ):
+        with pytest.raises(CompressingError):
+            refused()
+    session.handle(Compressed(conversation.id, request_id, 12, 0.5, "streaming", 100, 50, 0.1))
+    assert not session.is_compressing(conversation.id)
+    undo_id = session.undo_compression(conversation.id)
+    assert isinstance(engine.commands[-1], Undo)
+    session.handle(failed(undo_id, GenerationError("Broken."), conversation.id))
+    assert not session.is_compressing(conversation.id)
+
+
+def test_compressing_is_refused_while_a_reply_comes_and_of_an_empty_conversation(session, engine):
+    conversation = session.new_conversation()
+    with pytest.raises(NothingToCompressError):
+        session.compress(conversation.id, keep=0.3)
+    session.send(conversation.id, "Hello")
+    with pytest.raises(BusyError):
+        session.compress(conversation.id, keep=0.3)
+    assert not any(isinstance(command, Compress) for command in engine.commands)
+
+
+def test_stopping_deleting_and_the_end_of_the_engine_end_compressing(session, engine):
+    conversation, other = session.new_conversation(), session.new_conversation()
+    for one in (conversation, other):
+        session.handle(finished(session.send(one.id, "Hello"), "Hi", 1))
+    first, second = (session.compress(one.id, keep=0.3) for one in (conversation, other))
+    session.stop(conversation.id)
+    assert engine.cancelled == [first]
+    assert session.is_compressing(conversation.id)  # until the engine says so
+    session.delete(other.id)
+    assert engine.cancelled == [first, second]
+    session.handle(EngineStopped())
+    assert not session.is_compressing(conversation.id)
 
 
 def test_closing_keeps_what_has_come_as_cancelled(session, store, clock):

@@ -19,7 +19,7 @@ from app import cli
 from app.conversation_store import ConversationStore
 from app.instance_lock import InstanceLock
 from app.paths import DataPaths
-from engine.protocol.commands import BenchName, ForgetUnknown, Generate, LoadModel, Pin, Role, RunBench
+from engine.protocol.commands import BenchName, Compress, ForgetUnknown, Generate, LoadModel, Pin, Role, RunBench
 from engine.protocol.config import Weights
 from engine.protocol.errors import ContextOverflowError, GenerationError, ModelDamagedError
 from engine.protocol.events import (
@@ -143,7 +143,7 @@ def test_ask_json_has_the_fields_of_the_contract(ember):
     assert (content["reply"], content["token_ids"], content["finish_reason"]) == ("Hello there.", [0, 1, 2], "stop")
     assert content["miss_reason"] is None
     assert [content[name] for name in sorted(extras)] == [0, 0, None, {}, 3, []]
-    assert content["cache"] == {"tokens": 12, "bytes": 276_480, "precision": "float32", "place": "cpu"}
+    assert content["cache"] == {"tokens": 12, "bytes": 276_480, "precision": "float32", "place": "cpu", "kept": 1.0}
     assert (content["snapshot"]["bytes_written"], content["snapshot"]["bytes_total"]) == (100, 300)
 
 
@@ -442,6 +442,9 @@ def test_steps_against_a_lack_of_memory_are_told(ember, is_json):
         PressureActed(harbour, "drop", 92_000_000, 0.44, 300, 200),
         PressureActed("0123456789abcdef", "evict_disk", 1_500_000, None, 300, 200),
         PressureActed(harbour, "a later way", 1_000_000, None, 300, 200),
+        PressureActed(harbour, "quantize", 1_000_000, None, 300, 200, "int8"),
+        PressureActed(harbour, "quantize", 1_000_000, None, 300, 200),
+        PressureActed(harbour, "compress", 1_000_000, None, 300, 200, "kvzip"),
     ]
 
     def relieve() -> None:
@@ -453,9 +456,10 @@ def test_steps_against_a_lack_of_memory_are_told(ember, is_json):
     if is_json:
         assert told.err == ""
         assert told.content["pressure"][1:3] == [
-            {"conversation_id": harbour, "action": "drop", "bytes_freed": 92_000_000, "comes_back_s": 0.44},
+            {"conversation_id": harbour, "action": "drop", "bytes_freed": 92_000_000, "comes_back_s": 0.44}
+            | {"precision": ""},
             {"conversation_id": "0123456789abcdef", "action": "evict_disk", "bytes_freed": 1_500_000}
-            | {"comes_back_s": None},
+            | {"comes_back_s": None, "precision": ""},
         ]
         return
     assert told.out == "Hello there.\n"
@@ -464,6 +468,9 @@ def test_steps_against_a_lack_of_memory_are_told(ember, is_json):
         "ember: “Harbour” was put away to free 92.0 MB; it comes back in about 0.4 s.",
         "ember: The saved cache of chat 01234567 was removed to free 1.5 MB on disk.",
         "ember: “Harbour” made room: 1.0 MB were freed.",
+        "ember: “Harbour” is kept in 8 bits now, which freed 1.0 MB.",
+        "ember: “Harbour” is kept in less precision now, which freed 1.0 MB.",
+        "ember: “Harbour” was compressed, which freed 1.0 MB: only the parts that matter most are kept.",
     ]
 
 
@@ -613,7 +620,7 @@ def test_cache_lists_every_conversation_even_a_cold_one(ember):
         "waste_ratio": 0.0,
     }
     assert extras == {"device_bytes": 0, "disk_cap_bytes": 20_480 * 1024**2, "spare_bytes": 0}
-    row_extras = {name: row.pop(name) for name in ("waste_bytes", "is_pinned")}
+    row_extras = {name: row.pop(name) for name in ("waste_bytes", "is_pinned", "kept")}
     assert row == {
         "id": conversation_id,
         "title": "안녕",
@@ -625,7 +632,7 @@ def test_cache_lists_every_conversation_even_a_cold_one(ember):
         "place": "none",
         "state": "cold",
     }
-    assert row_extras == {"waste_bytes": 0, "is_pinned": False}
+    assert row_extras == {"waste_bytes": 0, "is_pinned": False, "kept": 1.0}
     assert f"{conversation_id}  cold" in ember("cache").out
 
 
@@ -673,6 +680,91 @@ def test_an_empty_conversation_cannot_be_verified(ember):
     store.close()
     told = ember("verify", conversation_id)
     assert (told.code, "empty" in told.sentence) == (2, True)
+
+
+def test_compress_and_uncompress_tell_what_they_did(ember):
+    conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
+    err = Terminal()
+    told = ember("compress", conversation_id, "--json", err=err)
+    assert (told.code, "Compressing 5 of 10 tokens, 1 s left" in err.getvalue()) == (0, True)
+    assert told.content == {
+        "conversation_id": conversation_id,
+        "tokens": 12,
+        "kept": 0.3,
+        "precision": "kvzip",
+        "bytes_before": 276_480,
+        "bytes_after": 82_944,
+        "seconds": 0.8,
+        "read_tokens": 0,
+    }
+    assert ember("uncompress", conversation_id, "--json").content["kept"] == 1.0
+    told = ember("compress", conversation_id[:8])
+    assert told.out.startswith("0.3 MB -> 0.1 MB: 30% of 12 tokens kept (kvzip), in 0.8 s")
+    assert f"`ember uncompress {conversation_id[:8]}`" in told.out
+    assert ember("uncompress", conversation_id).out == (
+        "0.1 MB -> 0.3 MB: all 12 tokens in float32, 4 of them read again, in 0.1 s.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ((), (0.3, "kvzip", False)),
+        (("--keep", "70"), (0.7, "kvzip", False)),
+        (("--keep", "10%", "--int8"), (0.1, "kvzip", True)),
+        (("--keep", "90", "--forget-middle"), (0.9, "streaming", False)),
+    ],
+)
+def test_compress_asks_for_what_the_options_say(ember, options, asked):
+    conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
+    assert ember("compress", conversation_id, *options).code == 0
+    (command,) = [command for command in ember.engines[-1].commands if isinstance(command, Compress)]
+    assert (command.keep, command.method, command.is_int8) == asked
+    assert [message.text for message in command.messages] == ["Hello", "Hello there."]
+
+
+@pytest.mark.parametrize(
+    "options", [("--keep", "5"), ("--keep", "91"), ("--keep", "0.3"), ("--keep", "x"), ("--int8", "--forget-middle")]
+)
+def test_compress_refuses_what_makes_no_sense(ember, capsys, options):
+    with pytest.raises(SystemExit) as left:
+        ember("compress", "abcd", *options)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["compress", "uncompress"])
+def test_compressing_an_unknown_or_empty_conversation_is_one_sentence(ember, verb):
+    store = ember.store()
+    conversation_id = store.create_conversation().id
+    store.close()
+    told = ember(verb, conversation_id)
+    assert (told.code, "empty" in told.sentence) == (2, True)
+    assert (ember(verb, "nope").code, ember(verb, "nope").out) == (2, "")
+
+
+@pytest.mark.parametrize("verb", ["compress", "uncompress"])
+def test_an_interrupt_stops_compressing_and_nothing_has_changed(ember, verb):
+    conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
+    told = ember(verb, conversation_id, is_open_ended=True, on_compress=lambda: signal.raise_signal(signal.SIGINT))
+    assert (told.code, told.out, told.sentence) == (130, "", "Interrupted; nothing has changed.")
+    assert len(ember.engines[-1].cancelled) == 1
+    told = ember(verb, conversation_id, on_compress=interrupt_once(signal.SIGINT))
+    assert told.code == 130
+    assert "12 tokens" in told.out  # it was done before the engine heard of it, and says so
+
+
+def test_compressing_that_fails_is_told_in_the_engines_words(ember):
+    conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
+    told = ember("compress", conversation_id, compress_error=GenerationError("The model failed; try again."))
+    assert (told.code, told.sentence) == (1, "The model failed; try again.")
+
+
+def test_the_precision_of_the_caches_can_be_chosen_for_one_call(ember):
+    ember("ask", "--kv-precision", "balanced", "Hello")
+    assert ember.engines[-1].config.kv_precision == "balanced"
+    ember("ask", "Hello")
+    assert ember.engines[-1].config.kv_precision == "auto"
 
 
 @pytest.mark.parametrize("name", list(BenchName))
@@ -725,7 +817,9 @@ def test_size_needs_a_model_or_all_numbers(ember, arguments):
         ["ask", "--max-new-tokens", "many", "Hello"],
         ["ask", "--weights", "3bit", "Hello"],
         ["bench"],
-        ["bench", "fidelity"],
+        ["bench", "no-such-measurement"],
+        ["ask", "--kv-precision", "int2", "Hello"],
+        ["compress"],
         ["models", "remove"],
         ["no-such-verb"],
         ["--no-such-option"],

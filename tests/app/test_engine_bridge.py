@@ -9,6 +9,8 @@ from app.engine_bridge import EngineBridge
 from engine.protocol.errors import GenerationError
 from engine.protocol.events import (
     CacheReported,
+    CodecsProbed,
+    Compressed,
     EngineStopped,
     LoadStage,
     MemoryReading,
@@ -34,6 +36,8 @@ EVENTS = {
     "snapshot_saved": SnapshotSaved("c", "r", 1, 2, 3, 0.1),
     "snapshot_not_saved": SnapshotNotSaved("c", "r", "full"),
     "pressure_acted": PressureActed("c", "drop", 2**40, None, 1, 2),
+    "compressed": Compressed("c", "r", 12, 0.3, "kvzip", 2**40, 2**38, 0.8),
+    "codecs_probed": CodecsProbed({"compact": 0.3}, ("compact",)),
     "cache_reported": CacheReported("r", 0, 0, 0, 0, 0.0, ()),
     "engine_stopped": EngineStopped(),
 }

@@ -15,7 +15,14 @@ from engine.protocol.config import EngineConfig, Sampling, Weights
 
 def test_settings_come_back_as_they_were_saved(data_dir):
     settings = Settings(
-        language="ko", weights=Weights.BITS_4, temperature=0.0, top_k=40, model="모델", prefill_chunk=16
+        language="ko",
+        kv_precision="compact",
+        allow_compression=True,
+        weights=Weights.BITS_4,
+        temperature=0.0,
+        top_k=40,
+        model="모델",
+        prefill_chunk=16,
     )
     save_settings(data_dir / "settings.json", settings)
     assert load_settings(data_dir / "settings.json") == settings
@@ -44,6 +51,9 @@ def test_the_defaults_are_used_where_there_is_no_file(data_dir):
         ("language", "fr"),
         ("theme", 1),
         ("send_with", ""),
+        ("kv_precision", "int2"),
+        ("allow_compression", 1),
+        ("allow_compression", "yes"),
         ("model", {}),
     ],
 )
@@ -108,6 +118,8 @@ def test_every_field_has_help_and_a_default_within_its_bounds():
     for setting in fields(Settings):
         meta = setting.metadata
         assert meta["help"].endswith("."), setting.name
+        if isinstance(setting.default, bool):
+            continue
         if isinstance(setting.default, str):
             assert not meta["choices"] or setting.default in meta["choices"]
         else:
@@ -122,5 +134,7 @@ def test_sampling_is_made_of_the_settings():
 def test_the_engine_gets_the_limits_in_bytes(data_dir):
     config = engine_config(DataPaths(data_dir), Settings(memory_budget_mb=64, disk_cap_mb=256, disk_floor_mb=0))
     assert (config.memory_budget_bytes, config.disk_cap_bytes, config.disk_floor_bytes) == (64 * 2**20, 256 * 2**20, 0)
+    config = engine_config(DataPaths(data_dir), Settings(kv_precision="balanced", allow_compression=True))
+    assert (config.kv_precision, config.allows_compression) == ("balanced", True)
     default = engine_config(DataPaths(data_dir), Settings())
     assert default == EngineConfig(kv_dir=data_dir / "kv", converted_dir=data_dir / "converted")
