@@ -184,6 +184,31 @@ class CacheManager:
             return SaveProblem.DISK_ERROR, error.strerror or type(error).__name__
         return None
 
+    def save_now(self, conversation_id: str) -> bool:
+        """Save a conversation and wait. Returns whether all of it is on disk in full precision then."""
+        resident = self._residents[conversation_id]
+        if self._relief.can_save(resident) and not self.is_saved(resident):
+            self._relief.save_now(resident)
+        self.persistence.writer.release(conversation_id)
+        return self.is_saved(resident)
+
+    def set_aside(self, conversation_id: str) -> Resident | None:
+        """Take what is left of a lossy cache out, so that the next activation begins with the exact one on disk.
+
+        None, and nothing happens, where the cache is exact. The caller gives it up in the end, or brings it back.
+        """
+        resident = self._residents.get(conversation_id)
+        if resident is None or resident.is_exact or not resident.length:
+            return None
+        self.persistence.writer.release(conversation_id)
+        resident.park()
+        return self._residents.pop(conversation_id)
+
+    def bring_back(self, resident: Resident) -> None:
+        """Undo `set_aside`: whatever the conversation has by now gives way."""
+        self.drop(resident.conversation_id)
+        self._residents[resident.conversation_id] = resident
+
     def park_others(self, conversation_id: str) -> None:
         """Turn every other active cache into blocks, and make room if the budget asks for it: before, as parking needs
         memory for a moment, and after."""

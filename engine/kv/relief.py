@@ -106,8 +106,8 @@ class Relief:
         self._caches.spare.release()
         for resident in self._caches.residents:
             if resident.conversation_id != active_id and resident.own_bytes:
-                if self._can_save(resident) and not self._caches.is_saved(resident):
-                    self._save(resident)
+                if self.can_save(resident) and not self._caches.is_saved(resident):
+                    self.save_now(resident)
                 self._carry_out(Action(PressureKind.DROP, resident.conversation_id, resident.own_bytes, 0.0))
         return self._caches.memory_bytes < before
 
@@ -150,12 +150,12 @@ class Relief:
             is_pinned=resident.conversation_id in caches.pinned,
             is_active=resident.conversation_id == active_id,
             is_saved=is_saved,
-            can_save=self._can_save(resident),
+            can_save=self.can_save(resident),
             codec=resident.lossiest,
             encoded_bytes=resident.encoded_bytes if codecs else 0,
         )
 
-    def _can_save(self, resident: Resident) -> bool:
+    def can_save(self, resident: Resident) -> bool:
         return self._model.can_persist and not resident.is_incognito and resident.is_exact
 
     def _carry_out(self, action: Action) -> None:
@@ -165,7 +165,7 @@ class Relief:
         before = self._bytes_where_freed(action.kind)
         match action.kind:
             case PressureKind.SAVE:
-                self._save(resident)
+                self.save_now(resident)
             case PressureKind.QUANTIZE | PressureKind.TO_HOST:
                 self._make_smaller(resident, action)
             case PressureKind.DROP:
@@ -201,7 +201,7 @@ class Relief:
                 raise
             self._caches.drop(resident.conversation_id)
 
-    def _save(self, resident: Resident) -> None:
+    def save_now(self, resident: Resident) -> None:
         """Save now and wait: what follows frees this memory."""
         writer = self._caches.persistence.writer
         if not writer.is_pending(resident.conversation_id):
