@@ -217,7 +217,7 @@ class CacheManager:
             if key != conversation_id and resident.working is not None and not self.persistence.writer.is_pending(key):
                 arena = resident.working.arena
                 try:
-                    resident.park()
+                    self._park(resident)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
@@ -319,6 +319,18 @@ class CacheManager:
         return report_caches(request_id, conversation_ids, self, self._model, self._config)
 
     # -- private ---------------------------------------------------------------------------------------------------
+
+    def _park(self, resident: Resident) -> None:
+        """In the precision that the user wants for all chats; in full where a number is not one that its codec takes."""
+        codec = self.codecs.fixed if not resident.has_states else None
+        if codec is None:
+            resident.park()
+            return
+        try:
+            resident.park(codec=codec)
+            resident.quantize(codec)
+        except ValueError:
+            resident.park()
 
     def _new_cache(self, num_tokens: int, resident: Resident, num_cold: int = 0) -> WorkingCache:
         """An empty cache for a conversation that becomes active, in the spare memory where that fits.

@@ -51,6 +51,8 @@ class PrefixFiller:
         start = cache.length if cache.can_crop and cache.is_exact else 0  # exact all through, or not exact
         if start < cache.length:
             self._persistence.writer.release(resident.conversation_id)
+            if cache.cold is not None:
+                cache.rollback(0)
         best.copy_to(cache, start, best_length)
         transfer.synchronize(self._model.device)
         self._rates.memory_read((best_length - start) * self._model.geometry.bytes_per_token, started, best)
