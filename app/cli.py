@@ -22,7 +22,6 @@ from engine.protocol.errors import EngineError
 
 _log = logging.getLogger(__name__)
 _LARGEST_SEED = 2**63 - 1
-_DEFAULT_BENCH_CONTEXT = 2048
 _LEAST_KEPT, _MOST_KEPT, _DEFAULT_KEPT = 10, 90, 30  # percent
 
 
@@ -159,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_options(verify)
     bench = _add(verbs, "bench", "measure the engine on this machine")
     bench.add_argument("name", choices=[name.value for name in BenchName])
-    bench.add_argument("--context", type=_positive, metavar="N", default=_DEFAULT_BENCH_CONTEXT, help="cached tokens")
+    bench.add_argument("--context", type=_positive, metavar="N", help="cached tokens")
     _add_model_options(bench)
 
     size = _add(verbs, "size", "how large a KV cache gets")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from engine.fidelity import measure as fidelity
 from engine.generation.prefill import prefill
 from engine.kv.manager import CacheManager
 from engine.kv.store.writer import SaveResult
@@ -38,6 +39,9 @@ def run(
     command: RunBench, model: LoadedModel, config: EngineConfig, is_cancelled: Callable[[], bool]
 ) -> dict[str, object]:
     """Measure at `context` tokens. Raises ContextOverflowError, BenchFailedError, or EngineError when cancelled."""
+    if command.name is BenchName.FIDELITY:
+        found = fidelity.run(model, command.context, config.prefill_chunk, is_cancelled)
+        return {**found, "weights": str(model.info.weights)}
     needed = command.context + _DECODE_STEPS + _NEXT_MESSAGE_TOKENS
     if command.context < 1 or needed > model.info.context_length:
         raise ContextOverflowError(

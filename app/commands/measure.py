@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from uuid import uuid4
 
 from app.commands.call import Call, find_conversation
 from app.commands.engine_run import EngineRun
+from app.commands.fidelity_table import fidelity_lines
 from app.errors import UserError
 from engine.protocol.commands import BenchName, RunBench
 from engine.protocol.config import Weights
 from engine.protocol.events import BenchFinished, Verified
+
+_BENCH_CONTEXT, _FIDELITY_CONTEXT = 2048, 1000
+_FIDELITY_LOG = "engine.fidelity"
 
 
 def verify(call: Call) -> int:
@@ -40,14 +47,48 @@ def bench(call: Call) -> int:
     with call.own_store() as store, EngineRun(call, store) as run:
         run.load_now(call, call.arguments.model or call.settings().model, _weights(call))
         request_id = uuid4().hex
-        run.engine.submit(RunBench(request_id, BenchName(call.arguments.name), call.arguments.context))
-        result = run.answer(request_id, BenchFinished).result
+        name = BenchName(call.arguments.name)
+        context = call.arguments.context or (_FIDELITY_CONTEXT if name is BenchName.FIDELITY else _BENCH_CONTEXT)
+        with _progress_told(call, run):
+            run.engine.submit(RunBench(request_id, name, context))
+            result = run.answer(request_id, BenchFinished).result
     if call.arguments.json:
         call.print_json(result)
         return 0
-    for name, value in result.items():
-        call.print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
+    if "rows" in result:
+        for line in fidelity_lines(result):
+            call.print(line)
+        return 0
+    for key, value in result.items():
+        call.print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
     return 0
+
+
+class _ToNotes(logging.Handler):
+    """What a long measurement logs, as lines on standard error."""
+
+    def __init__(self, call: Call, run: EngineRun) -> None:
+        super().__init__(logging.INFO)
+        self._call = call
+        self._run = run
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._run.progress.clear()
+        self._call.note(record.getMessage())
+
+
+@contextmanager
+def _progress_told(call: Call, run: EngineRun) -> Iterator[None]:
+    handler = _ToNotes(call, run)
+    log = logging.getLogger(_FIDELITY_LOG)
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def _weights(call: Call) -> Weights:

@@ -1,0 +1,105 @@
+"""Facts planted in a long text, asked for afterwards: what a chat of one document, one acknowledgement and one question
+would be, with the cache of the first two put through a scheme.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.fidelity.divergence import StoppedError
+from engine.fidelity.texts import ENGLISH, read_text
+from engine.kv.working_cache import WorkingCache
+from engine.model.loader import LoadedModel
+from engine.protocol.commands import ChatMessage, Role
+
+DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
+MOST_ANSWER_TOKENS = 16
+QUESTION_TOKENS = 64  # room for a question and the template around it
+_DAY = dt.date(2024, 6, 3)  # for templates that print one
+_INTRODUCTION = "Read the following text carefully. I will ask you about it.\n\n"
+_ACKNOWLEDGEMENT = "I have read the text. What would you like to know?"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    sentence: str
+    question: str
+    value: str
+
+
+FACTS = (
+    Fact("The code of the red door is 4712.", "What is the code of the red door?", "4712"),
+    Fact("The ship to Odense is called Meridian.", "What is the ship to Odense called?", "Meridian"),
+    Fact("The price of the silver lamp is 865 crowns.", "What is the price of the silver lamp?", "865"),
+    Fact("The dog of the watchmaker is named Biscotti.", "What is the dog of the watchmaker named?", "Biscotti"),
+    Fact("The train to Kalmar leaves from platform 19.", "From which platform does the train to Kalmar leave?", "19"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """`prefix`: ids of the text with the facts; `asked`: for each fact the ids that follow when it is asked for."""
+
+    prefix: list[int]
+    asked: list[list[int]]
+
+
+def plant(model: LoadedModel, num_tokens: int) -> Questions:
+    """A text of about `num_tokens` tokens, shipped paragraphs in order, each fact after the one nearest its depth."""
+    paragraphs = [part for name in ENGLISH for part in read_text(name).strip().split("\n\n")]
+    sizes = [len(model.tokenizer.encode(part + "\n\n", add_special_tokens=False)) for part in paragraphs]
+    room = num_tokens - sum(len(model.tokenizer.encode(fact.sentence)) + 2 for fact in FACTS) - QUESTION_TOKENS
+    count = total = 0
+    while count < len(paragraphs) and total + sizes[count] <= room:
+        total += sizes[count]
+        count += 1
+    pieces: list[str] = []
+    position, facts = 0, list(zip(DEPTHS, FACTS, strict=True))
+    for part, size in zip(paragraphs[:count], sizes, strict=False):
+        while facts and position + size / 2 >= facts[0][0] * total:
+            pieces.append(facts.pop(0)[1].sentence)
+        pieces.append(part)
+        position += size
+    pieces += [fact.sentence for _, fact in facts]
+    messages = [
+        ChatMessage(Role.USER, _INTRODUCTION + "\n\n".join(pieces)),
+        ChatMessage(Role.ASSISTANT, _ACKNOWLEDGEMENT),
+    ]
+    prefix = model.history.next_prompt_prefix(messages, started_on=_DAY)
+    asked = []
+    for fact in FACTS:
+        question = ChatMessage(Role.USER, f"{fact.question} Answer briefly.")
+        ids = model.history.ids([*messages, question], started_on=_DAY)
+        if ids[: len(prefix)] != prefix:
+            raise ValueError("the chat template does not show a question after what came before")
+        asked.append(ids[len(prefix) :])
+    return Questions(prefix, asked)
+
+
+def ask(model: LoadedModel, cache: WorkingCache, questions: Questions, is_cancelled: Callable[[], bool]) -> list[bool]:
+    """Which facts a greedy reply names, one question after the other on the same cache. Raises StoppedError."""
+    found = []
+    length = cache.length
+    cache.checkpoint()
+    for fact, ids in zip(FACTS, questions.asked, strict=True):
+        answer = _answer(model, cache, ids, is_cancelled)
+        found.append(fact.value.lower() in answer.lower())
+        if cache.rollback(length) != length:
+            raise ValueError("the cache cannot go back to where it was asked")
+    return found
+
+
+def _answer(model: LoadedModel, cache: WorkingCache, ids: Sequence[int], is_cancelled: Callable[[], bool]) -> str:
+    reply: list[int] = []
+    fed = list(ids)
+    while len(reply) < MOST_ANSWER_TOKENS:
+        if is_cancelled():
+            raise StoppedError
+        token_id = int(model.forward(fed, cache).argmax())
+        if token_id in model.stop_ids:
+            break
+        reply.append(token_id)
+        fed = [token_id]
+    return str(model.tokenizer.decode(reply))
