@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from engine import bench, verification
+from engine import bench, compression, verification
 from engine.generation.prefill import prefill
 from engine.kv.manager import CacheManager
 from engine.kv.resident import common_prefix
@@ -22,12 +22,23 @@ from engine.kv.store.writer import SaveResult
 from engine.kv.working_cache import WorkingCache
 from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel, load_model
-from engine.protocol.commands import ChatMessage, Generate, LoadModel, ReportCache, Role, RunBench, Verify
+from engine.protocol.commands import (
+    ChatMessage,
+    Compress,
+    Generate,
+    LoadModel,
+    ReportCache,
+    Role,
+    RunBench,
+    Undo,
+    Verify,
+)
 from engine.protocol.config import EngineConfig
 from engine.protocol.errors import EngineError, NoModelLoadedError, OutOfMemoryError
 from engine.protocol.events import (
     BenchFinished,
     CacheReported,
+    Compressed,
     Event,
     Finished,
     ModelInfo,
@@ -166,6 +177,25 @@ class Runtime:
             code, detail = problem
             params = {"detail": detail} if detail else {}
             self._emit(SnapshotNotSaved(conversation_id, request_id, save_problem_words(code, detail), code, params))
+        caches.park_others(conversation_id)
+
+    def compress(self, command: Compress | Undo, is_cancelled: Callable[[], bool]) -> Compressed:
+        """Or bring back. Raises EngineError; nothing has changed then."""
+        model, caches = self._loaded()
+        model.poll()
+        model.forward.on_out_of_memory = lambda: self._free_memory(command.conversation_id)
+        try:
+            if isinstance(command, Undo):
+                return compression.undo(command, model, caches, self._config.prefill_chunk, self._emit, is_cancelled)
+            return compression.compress(command, model, caches, self._config.prefill_chunk, self._emit, is_cancelled)
+        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemoryError("Memory ran out; the chat's cache is as it was, so close other programs.") from error
+
+    def park_others(self, conversation_id: str) -> None:
+        """Tidy the memory once a chat has become active."""
+        _, caches = self._loaded()
         caches.park_others(conversation_id)
 
     def forget(self, conversation_id: str) -> None:

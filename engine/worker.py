@@ -21,6 +21,7 @@ from engine.kv.store.report import report_disk
 from engine.native_libraries import preload_torch
 from engine.protocol.commands import (
     Command,
+    Compress,
     Forget,
     ForgetUnknown,
     Generate,
@@ -28,6 +29,7 @@ from engine.protocol.commands import (
     Pin,
     ReportCache,
     RunBench,
+    Undo,
     Verify,
 )
 from engine.protocol.config import EngineConfig
@@ -77,7 +79,7 @@ class EngineWorker:
         """Queue a command. Dropped after `shutdown`."""
         if self._is_closing.is_set():
             return
-        if isinstance(command, Generate | Verify | RunBench):
+        if isinstance(command, Generate | Verify | RunBench | Compress | Undo):
             self._cancelled[command.request_id] = threading.Event()
         self._inbox.put(command)
 
@@ -176,7 +178,7 @@ class EngineWorker:
             self._fail(command, "bug", "Something went wrong inside Ember; the log file tells more.")
         finally:
             runtime.end_work()
-            if isinstance(command, Generate | Verify | RunBench):
+            if isinstance(command, Generate | Verify | RunBench | Compress | Undo):
                 self._cancelled.pop(command.request_id, None)
         _log.debug("%s took %.3f s", type(command).__name__, time.perf_counter() - started)
 
@@ -192,6 +194,9 @@ class EngineWorker:
                 runtime.read_ahead(command, finished, self._is_wanted)
                 runtime.save(command.conversation_id, command.request_id)
                 runtime.probe_codecs(self._is_wanted)
+            case Compress() | Undo():
+                self._on_event(runtime.compress(command, self._cancelled[command.request_id].is_set))
+                runtime.park_others(command.conversation_id)
             case Pin():
                 runtime.pin(command.conversation_ids)
             case Forget():

@@ -17,7 +17,8 @@ from engine.kv.geometry import KVGeometry
 from engine.kv.working_cache import WorkingCache
 from engine.model.forward import ForwardPass
 
-CHUNK_TOKENS = 1024  # repeated at once
+CHUNK_TOKENS = 512  # repeated at once
+LEAST_CHUNK = 64  # for less, the words around it cost more than what is repeated
 SINK_TOKENS = 4  # the first of any text take the attention that goes nowhere else (arXiv 2309.17453)
 _QUOTED_TOKENS = 8  # of the chunk before, in the words that ask for the next one
 _SLICE_NUMBERS = 1 << 22  # attention weights of a layer looked at together
@@ -30,6 +31,11 @@ class RepeatPrompts:
     first: tuple[int, ...]
     later: tuple[int, ...]
     answer: tuple[int, ...] = ()
+
+    @property
+    def most_tokens(self) -> int:
+        """Fed before a chunk."""
+        return max(len(self.first), len(self.later) + _QUOTED_TOKENS) + len(self.answer)
 
     def before(self, context: Sequence[int], start: int) -> list[int]:
         """The ids to feed before the chunk of `context` that begins at `start`."""
@@ -89,9 +95,16 @@ def select(scores: torch.Tensor, keep: float, protected: torch.Tensor) -> torch.
     return kept
 
 
-def streaming_kept(geometry: KVGeometry, tokens: int, protected: torch.Tensor) -> torch.Tensor:
-    """What StreamingLLM (arXiv 2309.17453) leaves of the tokens before the recent ones: those protected, alone."""
-    return protected.expand(geometry.num_lanes, tokens).clone()
+def streaming_kept(geometry: KVGeometry, keep: float, protected: torch.Tensor) -> torch.Tensor:
+    """What StreamingLLM (arXiv 2309.17453) leaves: those protected, and the most recent of the others, in every lane.
+
+    The share `keep` of all `[lanes, tokens]`, in whole tokens; 0 leaves those protected alone.
+    """
+    kept = protected.clone()
+    wanted = round(keep * len(kept)) - int(kept.sum())
+    if wanted > 0:
+        kept[(~protected).nonzero().flatten()[-wanted:]] = True
+    return kept.expand(geometry.num_lanes, -1).clone()
 
 
 class _ChunkScorer:

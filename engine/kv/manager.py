@@ -195,10 +195,12 @@ class CacheManager:
     def set_aside(self, conversation_id: str) -> Resident | None:
         """Take what is left of a lossy cache out, so that the next activation begins with the exact one on disk.
 
-        None, and nothing happens, where the cache is exact. The caller gives it up in the end, or brings it back.
+        None, and nothing happens, where all of it is exact. The caller gives it up in the end, or brings it back.
         """
         resident = self._residents.get(conversation_id)
-        if resident is None or resident.is_exact or not resident.length:
+        if resident is None or not resident.length:
+            return None
+        if resident.is_exact and (resident.working is None or resident.working.cold is None):
             return None
         self.persistence.writer.release(conversation_id)
         resident.park()

@@ -101,6 +101,7 @@ class Compress:
     method: CompressMethod = CompressMethod.KVZIP
     is_int8: bool = False
     started_on: dt.date | None = None
+    is_incognito: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class Undo:
     request_id: str
     messages: tuple[ChatMessage, ...]
     started_on: dt.date | None = None
+    is_incognito: bool = False
 
 
 @dataclass(frozen=True, slots=True)
