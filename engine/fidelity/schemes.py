@@ -11,18 +11,17 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.compression import Extent
 from engine.kv.block_keys import BLOCK_TOKENS
 from engine.kv.blocks import Block, BlockPool
 from engine.kv.codecs.affine import AffineCodec, encode_values
 from engine.kv.codecs.encoded import ENCODED_TOKENS, BlockCodec, EncodedBlock
 from engine.kv.codecs.registry import BALANCED, COMPACT, INT8, codec_named, without_ends
-from engine.kv.kvzip import SINK_TOKENS, select, streaming_kept
+from engine.kv.kvzip import select, streaming_kept
 from engine.kv.pruned import KVZIP, STREAMING, PrunedBlock
 from engine.kv.resident import Resident
 from engine.kv.working_cache import WorkingCache
 from engine.model.loader import LoadedModel
-
-RECENT_TOKENS = 32  # that pruning leaves in full
 
 
 class SchemeError(Exception):
@@ -46,11 +45,6 @@ class Scheme:
     @property
     def needs_scores(self) -> bool:
         return self.method == KVZIP
-
-    @property
-    def needs_own_attention(self) -> bool:
-        """Whether it can only be read by attention that knows it."""
-        return bool(self.method) or (self.codec is not None and self.codec.is_read_in_place)
 
 
 FULL = Scheme("full")
@@ -93,7 +87,7 @@ class Kept:
 def put_through(scheme: Scheme, source: Resident, scores: torch.Tensor | None, model: LoadedModel) -> Kept:
     """A cache with what `source`, active and in full precision, holds, and what the scheme leaves of that.
 
-    scores: float32 `[lanes, tokens]`, see `engine.kv.kvzip.score`. Raises SchemeError; RuntimeError or ValueError where
+    scores: float32 `[lanes, tokens]` of the chat's `extent`, see `engine.kv.kvzip.score`. Raises SchemeError; RuntimeError or ValueError where
     a codec does not work with this model.
     """
     pool = _WatchedPool(model)
@@ -107,6 +101,8 @@ def put_through(scheme: Scheme, source: Resident, scores: torch.Tensor | None, m
     if scheme.method:
         resident.prune(scheme.method, _chosen(scheme, source.length, scores, pool), is_int8=scheme.is_int8)
     resident.park(codec=scheme.codec)
+    if scheme.codec is not None:
+        resident.quantize(scheme.codec)
     blocks = list(resident.blocks)
     changed = [block for block in blocks if block.encoded is not None]
     if scheme is not FULL and not changed:
@@ -166,16 +162,21 @@ class _WatchedPool(BlockPool):
     _given_back = 0  # tokens whose pages the arena has let go of
 
 
+def extent_of(num_tokens: int) -> Extent:
+    """What pruning takes of a chat without a system prompt."""
+    return Extent.of(num_tokens, 0, 0)
+
+
 def _chosen(scheme: Scheme, tokens: int, scores: torch.Tensor | None, pool: BlockPool) -> torch.Tensor:
     """What pruning keeps: bool `[lanes, tokens]`."""
-    protected = torch.zeros(tokens, dtype=torch.bool)
-    protected[:SINK_TOKENS] = True
+    extent = extent_of(tokens)
+    protected = torch.arange(extent.stop) < extent.head
+    if not extent.stop:
+        raise SchemeError(f"{tokens} tokens are too few for it")
     if scheme.method == STREAMING:
-        protected[tokens - max(0, round(scheme.keep * tokens) - SINK_TOKENS) :] = True
-        return streaming_kept(pool.geometry, tokens, protected)
+        return streaming_kept(pool.geometry, scheme.keep, protected)
     if scores is None:
-        raise SchemeError("the cache could not be scored")
-    protected[-RECENT_TOKENS:] = True
+        raise SchemeError("the chat was not scored")
     return select(scores, scheme.keep, protected)
 
 
