@@ -14,8 +14,18 @@ from app.conversation import Conversation, Message, MessageState
 from app.conversation_store import ConversationStore
 from app.errors import AppError, UnknownConversationError
 from engine.protocol.commands import Role
-from engine.protocol.events import EngineStopped, Failed, Finished, ModelLoaded, SnapshotNotSaved, TextArrived
+from engine.protocol.events import (
+    Compressed,
+    EngineStopped,
+    Failed,
+    Finished,
+    ModelLoaded,
+    Phase,
+    SnapshotNotSaved,
+    TextArrived,
+)
 from ui.chat_page import ChatPage
+from ui.compression_words import CompressionFailed
 from ui.error_words import error_words, failure_words
 from ui.live_replies import LiveReplies
 from ui.meter_feed import MeterFeed
@@ -119,6 +129,21 @@ class ChatController(QObject):
         self._notices.clear(conversation_id)
         self._meter.refresh()
 
+    def compression_requested(self, conversation_id: str, request_id: str) -> None:
+        """Its cache is about to be compressed or brought back; Send is Stop there until that has ended."""
+        self._live.reply_requested(conversation_id, request_id)
+        self._notices.clear(conversation_id)
+        if conversation_id == self._current:
+            self._page.composer.set_busy(True, is_reply=False)
+        self._meter.refresh()
+        self.refresh_words()
+
+    def compression_ended(self, conversation_id: str, outcome: Compressed | CompressionFailed) -> None:
+        self._notices.put(conversation_id, outcome)
+        if conversation_id == self._current:
+            self._page.composer.set_busy(False)
+        self.refresh_words()
+
     def take(self, event: object) -> None:
         """An event that `LiveReplies` did not refuse; the session has stored it."""
         model = self._session.model
@@ -150,6 +175,8 @@ class ChatController(QObject):
             composer.set_hint(self.tr("The model is still loading; a message you send now waits for it"))
         elif not self._live.has_model:
             composer.set_hint(self.tr("No model is loaded; choose one at the top"))
+        elif state.is_elsewhere and state.phase is Phase.COMPRESSING and not composer.is_busy:
+            composer.set_hint(self.tr("Another chat is being compressed; a message you send now waits its turn"))
         elif state.is_elsewhere and not composer.is_busy:
             composer.set_hint(self.tr("Another chat is answering; a message you send now waits its turn"))
         else:
@@ -185,7 +212,9 @@ class ChatController(QObject):
         live_text = reply.text if reply is not None and is_streaming else None
         page.transcript.show_messages(messages, live_text, self._notices.words(self._current))
         page.show_empty(not messages and self._notices.words(self._current) is None)
-        page.composer.set_busy(conversation is not None and self._session.is_busy(conversation.id))
+        is_compressing = conversation is not None and self._session.is_compressing(conversation.id)
+        is_answering = conversation is not None and self._session.is_busy(conversation.id)
+        page.composer.set_busy(is_answering or is_compressing, is_reply=not is_compressing)
         self._stored_draft = conversation.draft if conversation else ""
         page.composer.show_draft(conversation.draft if conversation else self._new_draft)
         self._meter.show_conversation(self._current, messages)

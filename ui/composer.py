@@ -21,6 +21,7 @@ class Composer(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._is_busy = False
+        self._is_reply = True
         self._hint_text: str | None = None
         self.edit = ComposerEdit()
         self.button = QPushButton()
@@ -46,10 +47,10 @@ class Composer(QWidget):
     def is_busy(self) -> bool:
         return self._is_busy
 
-    def set_busy(self, is_busy: bool) -> None:
-        """While a reply runs, Send is Stop."""
-        if is_busy != self._is_busy:
-            self._is_busy = is_busy
+    def set_busy(self, is_busy: bool, *, is_reply: bool = True) -> None:
+        """While a reply runs, or something else that can be stopped (not `is_reply`), Send is Stop."""
+        if (is_busy, is_reply) != (self._is_busy, self._is_reply):
+            self._is_busy, self._is_reply = is_busy, is_reply
             self._retranslate()
 
     def set_send_key(self, send_with: str) -> None:
@@ -116,14 +117,17 @@ class Composer(QWidget):
         self.edit.setPlaceholderText(self.tr("Write a message"))
         self.edit.setAccessibleName(self.tr("Message"))
         self.button.setText(self.tr("Stop") if self._is_busy else self.tr("Send"))
-        self.button.setAccessibleName(self.tr("Stop the reply") if self._is_busy else self.tr("Send the message"))
-        self.button.setToolTip(self.tr("Esc stops the reply") if self._is_busy else "")
+        stop = self.tr("Stop the reply") if self._is_reply else self.tr("Stop changing this chat's memory")
+        self.button.setAccessibleName(stop if self._is_busy else self.tr("Send the message"))
+        self.button.setToolTip(self._key_hint() if self._is_busy else "")
         self.hint.setText(self._hint_text if self._hint_text is not None else self._key_hint())
         self._update_button()
 
     def _key_hint(self) -> str:
-        if self._is_busy:
+        if self._is_busy and self._is_reply:
             return self.tr("Esc stops the reply")
+        if self._is_busy:
+            return self.tr("Esc stops it, and this chat's memory stays as it was")
         if self.edit.sends_with == "enter":
             return self.tr("Enter sends, Shift+Enter starts a new line")
         return self.tr("Ctrl+Enter sends, Enter starts a new line")

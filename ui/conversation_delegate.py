@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QLineEdit, QStyle, QStyledItemDelegate, QStyleOpti
 
 from engine.protocol.events import CacheState
 from ui.conversation_model import ListRole, Warmth
+from ui.precision_words import FULL, is_full, kind_of, precision_mark
 from ui.theme import Theme, ui_font
 from ui.tokens import RADIUS_CONTROL, SMALL_PX
 
@@ -15,8 +16,8 @@ ROW_PX = 35
 HEADING_PX = 28
 _MARK = 9
 _TEXT_X = 26
+_DARK_CENTRE = "#1F1B16"
 _PIN_WIDTH, _PIN_HEIGHT = 8, 12
-_PLAIN_PRECISIONS = {"bf16", "bfloat16", "float16", "fp16", "float32", "fp32", ""}
 _Index = QModelIndex | QPersistentModelIndex
 
 
@@ -90,10 +91,13 @@ class ConversationDelegate(QStyledItemDelegate):
         circle = QRectF(0, 0, _MARK, _MARK)
         circle.moveCenter(QPointF(rect.left() + 8 + _MARK / 2, rect.center().y() + 0.5))
         if warmth.state is CacheState.WARM:
-            key = "16bit" if warmth.precision in _PLAIN_PRECISIONS else warmth.precision
+            kind = kind_of(warmth.precision)
             painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(QColor(precisions.get(key, precisions["16bit"])))
+            painter.setBrush(QColor(precisions.get(kind, precisions[FULL])))
             painter.drawEllipse(circle)
+            if kind == "kvzip":
+                painter.setBrush(QColor(_DARK_CENTRE))
+                painter.drawEllipse(circle.center(), _MARK / 6, _MARK / 6)
             return
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.setPen(QPen(hollow, 1.2))
@@ -121,12 +125,13 @@ class ConversationDelegate(QStyledItemDelegate):
         self, painter: QPainter, rect: QRect, right: int, warmth: Warmth | None, colour: QColor
     ) -> int:
         """Where what stands before it has to end: `right` itself when there is nothing to say."""
-        if warmth is None or warmth.state is not CacheState.WARM or warmth.precision in _PLAIN_PRECISIONS:
+        if warmth is None or warmth.state is CacheState.COLD or is_full(warmth.precision):
             return right
+        mark = precision_mark(warmth.precision, warmth.kept)
         painter.setFont(ui_font(SMALL_PX))
         painter.setPen(colour)
-        width = QFontMetrics(painter.font()).horizontalAdvance(warmth.precision)
-        painter.drawText(rect.adjusted(0, 0, right - rect.right(), 0), int(_CENTER_RIGHT), warmth.precision)
+        width = QFontMetrics(painter.font()).horizontalAdvance(mark)
+        painter.drawText(rect.adjusted(0, 0, right - rect.right(), 0), int(_CENTER_RIGHT), mark)
         return right - width - 8
 
 

@@ -25,6 +25,9 @@ class ConversationList(QWidget):
     delete_requested = Signal(str)
     renamed = Signal(str, str)
     pin_requested = Signal(str, bool)
+    compress_requested = Signal(str)
+    undo_compression_requested = Signal(str)
+    menu_about_to_show = Signal(str)
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -44,12 +47,16 @@ class ConversationList(QWidget):
         self._delete = QAction(self)
         self._rename = QAction(self)
         self.pin_action = QAction(self, checkable=True)
+        self.compress_action = QAction(self)
+        self.undo_compression_action = QAction(self)
         self._prepare_view()
         self._lay_out()
         self.filter.textChanged.connect(self._on_filter_changed)
         self.new_button.clicked.connect(self.new_requested)
         self.model.renamed.connect(self.renamed)
         self.pin_action.triggered.connect(self._on_pin_triggered)
+        self.compress_action.triggered.connect(self._on_compress_triggered)
+        self.undo_compression_action.triggered.connect(self._on_undo_compression_triggered)
         theme.changed.connect(self._on_theme_changed)
         self._on_theme_changed()
         self._retranslate()
@@ -119,13 +126,26 @@ class ConversationList(QWidget):
         if conversation_id := self._conversation_at(self.view.currentIndex()):
             self.pin_requested.emit(conversation_id, is_pinned)
 
+    @Slot()
+    def _on_compress_triggered(self) -> None:
+        if conversation_id := self._conversation_at(self.view.currentIndex()):
+            self.compress_requested.emit(conversation_id)
+
+    @Slot()
+    def _on_undo_compression_triggered(self) -> None:
+        if conversation_id := self._conversation_at(self.view.currentIndex()):
+            self.undo_compression_requested.emit(conversation_id)
+
     @Slot(QPoint)
     def _on_menu_requested(self, position: QPoint) -> None:
         index = self.view.indexAt(position)
-        if self._conversation_at(index):
+        if conversation_id := self._conversation_at(index):
+            self.menu_about_to_show.emit(conversation_id)
             self.pin_action.setChecked(index.data(ListRole.IS_PINNED))
             menu = QMenu(self)
-            menu.addActions([self.pin_action, self._rename, self._delete])
+            menu.addActions([self.pin_action, self.compress_action, self.undo_compression_action])
+            menu.addSeparator()
+            menu.addActions([self._rename, self._delete])
             menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
             menu.popup(self.view.viewport().mapToGlobal(position))
 
@@ -148,6 +168,8 @@ class ConversationList(QWidget):
         self._delete.setText(self.tr("Delete"))
         self._rename.setText(self.tr("Rename"))
         self.pin_action.setText(self.tr("Keep in memory"))
+        self.compress_action.setText(self.tr("Compress this chat's memory…"))
+        self.undo_compression_action.setText(self.tr("Undo compression"))
         self.model.refresh_words()
 
     def _prepare_view(self) -> None:

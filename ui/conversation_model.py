@@ -12,6 +12,7 @@ from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistent
 from app.conversation import Conversation
 from engine.protocol.events import CacheState
 from ui import numbers
+from ui.precision_words import is_full, precision_help, precision_words
 
 
 class ListRole(IntEnum):
@@ -36,6 +37,7 @@ class Warmth:
     tokens: int | None = None
     num_bytes: int | None = None
     precision: str = ""
+    kept: float = 1.0
 
 
 def group_of(updated_at: datetime, today: date) -> Group:
@@ -176,11 +178,14 @@ class ConversationModel(QAbstractListModel):
         match warmth.state:
             case CacheState.WARM:
                 words = self.tr("In memory ({sizes}, {precision}): goes on at once")
-            case CacheState.ON_DISK:
+            case CacheState.ON_DISK if is_full(warmth.precision):
                 words = self.tr("On disk ({sizes}): resumes without reading the chat again")
+            case CacheState.ON_DISK:
+                words = self.tr("On disk ({sizes}, {precision}): resumes without reading the chat again")
             case _:
                 return self.tr("Cold: the next message reads the whole chat first")
-        return words.format(sizes=sizes, precision=warmth.precision or numbers.DASH)
+        words = words.format(sizes=sizes, precision=precision_words(warmth.precision, warmth.kept) or numbers.DASH)
+        return words if is_full(warmth.precision) else f"{words}\n{precision_help(warmth.precision)}"
 
     def _rebuild(self) -> None:
         self.beginResetModel()

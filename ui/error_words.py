@@ -78,6 +78,10 @@ def _app_template(code: str) -> str | None:
             return _tr("The message is empty; write something first.")
         case "busy":
             return _tr("This chat is still answering; wait, or stop the reply first.")
+        case "compressing":
+            return _tr("This chat's memory is being compressed; wait, or stop that first.")
+        case "nothing_to_compress":
+            return _tr("Nothing has been said in this chat yet, so there is nothing to compress.")
         case "unknown_conversation":
             return _tr("This chat is no longer there.")
         case "storage":

@@ -16,9 +16,11 @@ from ui import numbers
 from ui.choice_menu import add_choices
 from ui.icons import icon
 from ui.language import LANGUAGES
+from ui.precision_words import precision_words
 from ui.theme import Theme
 
 _HEIGHT = 52
+_FOUR_BIT_CODECS = {"compact", "bnb-nf4"}
 
 
 class Header(QWidget):
@@ -30,6 +32,8 @@ class Header(QWidget):
     pin_requested = Signal(bool)
     rename_requested = Signal()
     delete_requested = Signal()
+    compress_requested = Signal()
+    undo_compression_requested = Signal()
 
     def __init__(self, theme: Theme, library: ModelLibrary, settings: Settings, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -43,6 +47,9 @@ class Header(QWidget):
         self._is_loading = True
         self._has_conversation = False
         self._is_pinned = False
+        self._can_compress = False
+        self._can_undo_compression = False
+        self._refused_codecs: tuple[str, ...] = ()
         self.title = ElidedLabel()
         self.title.setProperty("kind", "title")
         self.model_button = _pill()
@@ -71,9 +78,21 @@ class Header(QWidget):
     def show_pinned(self, is_pinned: bool) -> None:
         self._is_pinned = is_pinned
 
+    def show_compression(self, can_compress: bool, can_undo: bool) -> None:
+        """What can be done to the memory of the conversation that is shown."""
+        self._can_compress = can_compress
+        self._can_undo_compression = can_undo
+
+    def show_refused_codecs(self, refused: tuple[str, ...]) -> None:
+        """Ways to keep caches small that this model does not bear."""
+        self._refused_codecs = refused
+        self._retranslate()
+
     def show_model(self, model: ModelInfo | None, is_loading: bool) -> None:
         self._model = model
         self._is_loading = is_loading
+        if is_loading:
+            self._refused_codecs = ()
         self._retranslate()
 
     def show_settings(self, settings: Settings) -> None:
@@ -101,6 +120,9 @@ class Header(QWidget):
         menu.addSeparator()
         menu.addAction(self.tr("Weights")).setEnabled(False)
         add_choices(menu, self._weights_choices(shown), self._settings.weights, self.weights_chosen.emit)
+        if words := self._refused_words():
+            menu.addSeparator()
+            menu.addAction(words.replace("&", "&&")).setEnabled(False)
 
     @Slot()
     def _on_more_menu_about_to_show(self) -> None:
@@ -117,10 +139,15 @@ class Header(QWidget):
         pin.setCheckable(True)
         pin.setChecked(self._is_pinned)
         pin.triggered.connect(self.pin_requested)
+        compress = menu.addAction(self.tr("Compress this chat's memory…"), self.compress_requested.emit)
+        undo = menu.addAction(self.tr("Undo compression"), self.undo_compression_requested.emit)
+        menu.addSeparator()
         rename = menu.addAction(self.tr("Rename chat"), self.rename_requested.emit)
         delete = menu.addAction(self.tr("Delete chat"), self.delete_requested.emit)
         for action in (pin, rename, delete):
             action.setEnabled(self._has_conversation)
+        compress.setEnabled(self._has_conversation and self._can_compress)
+        undo.setEnabled(self._has_conversation and self._can_undo_compression)
 
     @Slot()
     def _on_theme_changed(self) -> None:
@@ -157,6 +184,16 @@ class Header(QWidget):
         self.more_button.setAccessibleName(self.tr("More"))
         self.more_button.setToolTip(self.tr("Theme, language, send key, this chat"))
 
+    def _refused_words(self) -> str:
+        if not self._refused_codecs:
+            return ""
+        if set(self._refused_codecs) <= _FOUR_BIT_CODECS:
+            return self.tr("4-bit caches are not used with this model: they changed its answers too much")
+        names = "; ".join(precision_words(codec) for codec in self._refused_codecs)
+        return self.tr("Not used for this model's caches, since they changed its answers too much: {names}").format(
+            names=names
+        )
+
     def _model_tooltip(self, model: ModelInfo) -> str:
         lines = [
             model.name,
@@ -168,6 +205,8 @@ class Header(QWidget):
             ),
         ]
         lines.extend(model.notes)
+        if words := self._refused_words():
+            lines.append(words)
         if model.cannot_resume_reason:
             lines.append(self.tr("Chats cannot be resumed: {reason}").format(reason=model.cannot_resume_reason))
         return "\n".join(lines)

@@ -1,5 +1,6 @@
 """What the engine is doing for each conversation, gathered from its events. Qt-free; the GUI thread's.
 
+A chat whose cache is being compressed is treated as one that is answering, with a reply that has no text.
 The store lags up to a second behind a reply that streams; this does not, so a chat that is opened meanwhile is whole.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.protocol.events import (
+    Compressed,
     Failed,
     Finished,
     LoadStage,
@@ -83,7 +85,7 @@ class LiveReplies:
                 self._saving.add(event.conversation_id)
             case PhaseChanged() | StatisticsChanged() | TextArrived():
                 return self._take_for_reply(event)
-            case Finished():
+            case Finished() | Compressed():
                 return self._end(event.conversation_id, event.request_id)
             case Failed():
                 return self._take_failure(event)

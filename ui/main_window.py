@@ -19,9 +19,10 @@ from app.model_library import ModelLibrary
 from app.paths import resources_dir
 from app.settings import Settings
 from engine.protocol.commands import ReportCache
-from engine.protocol.events import Failed, ModelLoaded, PressureActed
+from engine.protocol.events import CodecsProbed, Failed, ModelLoaded, PressureActed
 from ui.chat_controller import ChatController
 from ui.chat_page import ChatPage
+from ui.compressions import Compressions
 from ui.conversation_list import ConversationList
 from ui.deletions import Deletions
 from ui.header import Header
@@ -66,6 +67,7 @@ class MainWindow(QMainWindow):
         self._warmth = WarmthFeed(self.sidebar.model)
         self.controller = ChatController(session, store, self.page, self._meter_feed, self._live, self)
         self.deletions = Deletions(session, store, bridge, self.controller, self._live, self.sidebar.undo_bar, self)
+        self.compressions = Compressions(session, self.controller, self._live, self.sidebar.model, self)
         self.preferences = Preferences(settings, on_settings_changed, session, library, self.theme, self.language, self)
         self.page.composer.set_send_key(settings.send_with)
         session.on_storage_error = self.controller.show_error
@@ -86,19 +88,34 @@ class MainWindow(QMainWindow):
             return
         self._warmth.take(event)
         self._meter_feed.take(event)
-        self.controller.take(event)
+        if not self.compressions.take(event):
+            self.controller.take(event)
         if isinstance(event, ModelLoaded) or (isinstance(event, Failed) and event.conversation_id is None):
             self.header.show_model(self._session.model if self._live.has_model else None, self._live.is_loading)
             self._ask_for_cache_report()
         elif isinstance(event, PressureActed):
             self._ask_for_cache_report()
+        elif isinstance(event, CodecsProbed):
+            self.header.show_refused_codecs(event.refused)
         self.controller.refresh_words()
+        self._show_what_can_be_compressed()
+
+    @Slot()
+    def _show_what_can_be_compressed(self) -> None:
+        current = self.controller.current
+        self.header.show_compression(self.compressions.can_compress(current), self.compressions.can_undo(current))
+
+    @Slot(str)
+    def _on_chat_menu_about_to_show(self, conversation_id: str) -> None:
+        self.sidebar.compress_action.setEnabled(self.compressions.can_compress(conversation_id))
+        self.sidebar.undo_compression_action.setEnabled(self.compressions.can_undo(conversation_id))
 
     @Slot(object)
     def _on_opened(self, conversation: Conversation | None) -> None:
         self.sidebar.select(conversation.id if conversation else None)
         self.header.show_conversation(conversation.title if conversation else None)
         self.header.show_pinned(conversation is not None and conversation.is_pinned)
+        self._show_what_can_be_compressed()
         title = conversation.title if conversation else ""
         self.setWindowTitle(f"{title} – Ember" if title else "Ember")
 
@@ -235,6 +252,14 @@ class MainWindow(QMainWindow):
         header.pin_requested.connect(self._on_pin_current_requested)
         header.rename_requested.connect(self._on_rename_current_requested)
         header.delete_requested.connect(self.deletions.delete_current)
+        compressions = self.compressions
+        header.compress_requested.connect(compressions.ask_how_current)
+        header.undo_compression_requested.connect(compressions.undo_current)
+        sidebar.compress_requested.connect(compressions.ask_how)
+        sidebar.undo_compression_requested.connect(compressions.undo)
+        sidebar.menu_about_to_show.connect(self._on_chat_menu_about_to_show)
+        compressions.asked.connect(self._show_what_can_be_compressed)
+        compressions.ended.connect(self._ask_for_cache_report)
         for key, slot in (
             (QKeySequence.StandardKey.New, self._on_new_requested),
             ("Ctrl+K", sidebar.focus_filter),

@@ -10,12 +10,12 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
 
 from ui.meter_parts import Bar, Dot, Sparkline
 from ui.meter_reading import MeterReading
+from ui.precision_words import kind_of
 from ui.theme import Theme
 
 PAINT_MS = 100
 _SPEAK_S = 2.0
 _HEIGHT = 40
-_SIXTEEN_BIT = {"bf16", "bfloat16", "float16", "fp16", "float32", "fp32"}
 
 
 class MeterCell(QWidget):
@@ -117,10 +117,11 @@ class MeterStrip(QWidget):
         self.context.value.setText(reading.context_words())
         _bar(self.context).set_segments([(reading.context_fraction() or 0.0, tokens.accent)])
         self.cache.value.setText(reading.cache_words())
-        self.cache.setToolTip("\n".join(filter(None, (self._cache_hint, reading.pressure_words()))))
+        self.cache.setToolTip(
+            "\n".join(filter(None, (self._cache_hint, reading.precision_help(), reading.pressure_words())))
+        )
         own, others = reading.cache_fractions()
-        precision = reading.precision_words()
-        colour = tokens.precision["16bit" if precision in _SIXTEEN_BIT else precision or "16bit"]
+        colour = tokens.precision[kind_of(reading.precision)]
         _bar(self.cache).set_segments([(own, colour), (others, tokens.precision["on_disk"])])
         self.memory.value.setText(reading.memory_words())
         self.memory.setToolTip(reading.memory_tooltip())
@@ -143,11 +144,12 @@ class MeterStrip(QWidget):
         self.state.setAccessibleName(self.tr("State: {state}").format(state=self.state.text()))
 
     def _fit(self) -> None:
-        """Leave out what there is no room for: first the additions, then the drawings, at last the memory."""
+        """Leave out what there is no room for: first words of the additions, then these, the drawings, the memory."""
         reading = self._reading
-        for roominess in (3, 2, 1, 0):
-            self.cache.set_note(reading.precision_words(), roominess >= 3)
-            self.speed.set_note(reading.first_token_words(), roominess >= 3)
+        for roominess in (5, 4, 3, 2, 1, 0):
+            in_full = roominess >= 5
+            self.cache.set_note(reading.precision_words() if in_full else reading.precision_mark(), roominess >= 3)
+            self.speed.set_note(reading.first_token_words(), roominess >= 4)
             for cell in (self.context, self.cache, self.speed):
                 assert cell.drawing is not None
                 cell.drawing.setVisible(roominess >= 2)

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app.conversation import Message
-from engine.protocol.events import CacheReported, Finished, ModelInfo, ModelLoaded, PressureActed, StatisticsChanged
+from engine.protocol.events import (
+    CacheReading,
+    CacheReported,
+    CacheState,
+    Compressed,
+    ConversationCache,
+    Finished,
+    ModelInfo,
+    ModelLoaded,
+    PressureActed,
+    StatisticsChanged,
+)
 from ui.live_replies import LiveReplies
 from ui.meter import MeterStrip
 from ui.meter_reading import MeterReading
+from ui.precision_words import is_full
 
 
 class MeterFeed:
@@ -21,9 +33,10 @@ class MeterFeed:
         self._reading = MeterReading()
         self._conversation_id: str | None = None
         self._model: ModelInfo | None = None
+        self._reported: dict[str, CacheReading] = {}  # by conversation, where it says more than the last reply did
 
     def show_conversation(self, conversation_id: str | None, messages: list[Message]) -> None:
-        """Begin with what the last reply cost, which was stored with it."""
+        """Begin with what the last reply cost, which was stored with it, and with what was done to its cache since."""
         before = self._reading
         self._conversation_id = conversation_id
         self._strip.sparkline.clear()
@@ -43,6 +56,8 @@ class MeterFeed:
             self._reading.cache = statistics.cache
             self._reading.decode_tps = statistics.decode_tps
             self._reading.ttft_s = statistics.ttft_s
+        if conversation_id is not None and (reported := self._reported.get(conversation_id)):
+            self._take_cache(reported)
         reply = self._live.of(conversation_id)
         if reply is not None and reply.statistics is not None:
             self._take_statistics(reply.statistics)
@@ -75,19 +90,50 @@ class MeterFeed:
                 self._reading.cache = statistics.cache
                 self._reading.decode_tps = statistics.decode_tps
                 self._reading.ttft_s = statistics.ttft_s
+                self._reported.pop(event.conversation_id, None)
+            case Finished():
+                self._reported.pop(event.conversation_id, None)
+            case Compressed():
+                self._take_compressed(event)
             case ModelLoaded():
                 self._model = event.model
                 self._reading.context_length = event.model.context_length
                 if self._conversation_id is None:
                     self._reading.context_tokens = 0
                 self._reading.pressure = None
+                self._reported.clear()
             case PressureActed():
                 self._reading.pressure = event
                 self._reading.pressure_title = self._title_of(event.conversation_id)
             case CacheReported():
                 self._reading.budget_bytes = event.budget_bytes
                 self._reading.all_caches_bytes = event.memory_bytes
+                for cache in event.conversations:
+                    self._take_report(cache)
         self.refresh()
+
+    def _take_compressed(self, event: Compressed) -> None:
+        before = self._reading.cache if event.conversation_id == self._conversation_id else None
+        place = before.place if before else ""
+        cache = CacheReading(event.tokens, event.bytes_after, event.precision, place, event.kept)
+        self._reported[event.conversation_id] = cache
+        if event.conversation_id == self._conversation_id:
+            self._take_cache(cache)
+
+    def _take_report(self, cache: ConversationCache) -> None:
+        """A chat on disk keeps its last reply's reading, unless it was compressed since."""
+        is_warm = cache.state is CacheState.WARM
+        if cache.state is CacheState.COLD or (not is_warm and is_full(cache.precision)):
+            return
+        num_bytes = cache.memory_bytes if is_warm else cache.disk_bytes
+        reading = CacheReading(cache.tokens, num_bytes, cache.precision, cache.place, cache.kept)
+        self._reported[cache.conversation_id] = reading
+        if cache.conversation_id == self._conversation_id and self._live.of(self._conversation_id) is None:
+            self._take_cache(reading)
+
+    def _take_cache(self, cache: CacheReading) -> None:
+        self._reading.context_tokens = cache.tokens
+        self._reading.cache = cache
 
     def _take_statistics(self, event: StatisticsChanged) -> None:
         self._reading.context_tokens = event.context_tokens

@@ -9,6 +9,7 @@ from PySide6.QtCore import QCoreApplication
 
 from engine.protocol.events import CacheReading, LoadStage, MemoryReading, Phase, PressureActed
 from ui import numbers
+from ui.precision_words import precision_help, precision_mark, precision_words
 from ui.pressure_words import pressure_words
 
 
@@ -52,7 +53,9 @@ class EngineState:
             case Phase.RESTORING:
                 return _tr("Restoring")
             case Phase.PREFILL:
-                return self._reading_words()
+                return self._progress_words(_tr("Reading"), _tr("Reading {percent}"))
+            case Phase.COMPRESSING:
+                return self._progress_words(_tr("Compressing"), _tr("Compressing {percent}"))
             case Phase.ANSWERING:
                 return _tr("Thinking") if self.is_thinking else _tr("Answering")
             case Phase.SAVING:
@@ -70,10 +73,10 @@ class EngineState:
             word = _tr("Loading model")
         return word if self.fraction is None else f"{word} {numbers.percent(self.fraction)}"
 
-    def _reading_words(self) -> str:
+    def _progress_words(self, word: str, with_percent: str) -> str:
         if self.fraction is None:
-            return _tr("Reading")
-        words = _tr("Reading {percent}").format(percent=numbers.percent(self.fraction))
+            return word
+        words = with_percent.format(percent=numbers.percent(self.fraction))
         if self.remaining_s is None:
             return words
         left = _tr("{time} left").format(time=numbers.whole_seconds(self.remaining_s))
@@ -107,8 +110,21 @@ class MeterReading:
     def cache_words(self) -> str:
         return numbers.size(self.cache.bytes if self.cache else None)
 
-    def precision_words(self) -> str:
+    @property
+    def precision(self) -> str:
+        """ "" while nothing is cached."""
         return self.cache.precision if self.cache and self.cache.bytes else ""
+
+    def precision_words(self) -> str:
+        return precision_words(self.precision, self.cache.kept if self.cache else 1.0)
+
+    def precision_mark(self) -> str:
+        return precision_mark(self.precision, self.cache.kept if self.cache else 1.0)
+
+    def precision_help(self) -> str:
+        """How the cache is kept, and its price; "" while nothing is cached."""
+        words, price = self.precision_words(), precision_help(self.precision)
+        return _tr("{precision}: {price}").format(precision=words, price=price) if price else words
 
     def pressure_words(self) -> str:
         return pressure_words(self.pressure, self.pressure_title) if self.pressure else ""

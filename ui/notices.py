@@ -1,25 +1,30 @@
-"""What failed in which conversation, until the next message is sent there; in the words of the language in use."""
+"""What failed in which conversation, or how compressing it went, until the next message is sent there; in the words of
+the language in use.
+"""
 
 from __future__ import annotations
 
 from PySide6.QtCore import QCoreApplication
 
 from app.errors import AppError
-from engine.protocol.events import Failed, Finished, SnapshotNotSaved
+from engine.protocol.events import Compressed, Failed, Finished, SnapshotNotSaved
 from engine.protocol.misses import SaveProblem
+from ui.compression_words import CompressionFailed, compressed_words, compression_failure_words
 from ui.error_words import error_words, failure_words
 from ui.reason_words import not_saved_words
+
+Notice = AppError | Failed | Compressed | CompressionFailed
 
 
 class Notices:
     """The key None is for a new chat that is not stored yet."""
 
     def __init__(self) -> None:
-        self._by_conversation: dict[str | None, AppError | Failed | SnapshotNotSaved] = {}
+        self._by_conversation: dict[str | None, Notice | SnapshotNotSaved] = {}
         self._cached: set[str] = set()  # conversations of which there is something to save
         self._reasons_told: set[str] = set()
 
-    def put(self, conversation_id: str | None, notice: AppError | Failed) -> None:
+    def put(self, conversation_id: str | None, notice: Notice) -> None:
         self._by_conversation[conversation_id] = notice
 
     def clear(self, conversation_id: str | None) -> None:
@@ -31,6 +36,10 @@ class Notices:
                 return None
             case Failed() as event:
                 return failure_words(event)
+            case Compressed() as event:
+                return compressed_words(event)
+            case CompressionFailed() as failure:
+                return compression_failure_words(failure)
             case SnapshotNotSaved() as event:
                 template = QCoreApplication.translate("Notices", "The cache of this chat was not saved: {reason}")
                 return template.format(reason=not_saved_words(event))

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
 from engine.protocol.events import FinishReason, TurnStatistics
 from ui import numbers
 from ui.numbers import DASH
+from ui.precision_words import precision_words
 from ui.reason_words import miss_words
 
 _GAP = "\u2003"  # an em space, where the line may wrap
@@ -47,7 +48,8 @@ def statistics_tooltip(statistics: TurnStatistics | None) -> str:
         _tr("Read before the first token: {count} tokens").format(count=numbers.count(statistics.prefilled_tokens)),
         _tr("Written: {count} tokens").format(count=numbers.count(statistics.new_tokens)),
         _tr("KV cache: {size}, {precision}").format(
-            size=numbers.size(statistics.cache.bytes), precision=statistics.cache.precision
+            size=numbers.size(statistics.cache.bytes),
+            precision=precision_words(statistics.cache.precision, statistics.cache.kept),
         ),
     ]
     if (speed := numbers.speed(statistics.prefill_tps)) != DASH:

@@ -8,7 +8,7 @@ from ui.tokens import RADIUS_COMPOSER, RADIUS_CONTROL, SECONDARY_PX, SMALL_PX, T
 
 _SHEET = Template("""
 * { outline: none; }
-QMainWindow, QWidget#page, QWidget#transcriptContent { background: $window; }
+QMainWindow, QDialog, QWidget#page, QWidget#transcriptContent { background: $window; }
 QToolTip { background: $surface; color: $text; border: 1px solid $line; padding: 4px 8px; font-size: ${secondary}px; }
 
 QWidget#sidebar { background: $sidebar; border-right: 1px solid $line; }
@@ -16,10 +16,13 @@ QWidget#header { background: $window; border-bottom: 1px solid $line; }
 QWidget#meterStrip { background: $sidebar; border-top: 1px solid $line; }
 QFrame[kind="divider"] { background: $line; border: none; max-width: 1px; min-width: 1px; }
 
+QFrame[kind="rule"] { background: $line; border: none; max-height: 1px; min-height: 1px; }
+
 QLabel { background: transparent; color: $text; }
 QLabel[kind="muted"] { color: $muted; font-size: ${secondary}px; }
 QLabel[kind="value"] { color: $text; font-size: ${secondary}px; font-weight: 600; }
 QLabel[kind="title"] { color: $text; font-size: ${title}px; font-weight: 600; }
+QLabel[kind="strong"] { color: $text; font-weight: 600; }
 QLabel[kind="greeting"] { color: $text; font-size: 20px; font-weight: 600; }
 QLabel[kind="key"] { color: $muted; font-size: ${small}px; border: 1px solid $line; border-radius: 4px;
     padding: 0px 5px; background: $window; }

@@ -7,6 +7,7 @@ from dataclasses import replace
 from engine.protocol.events import (
     CacheReported,
     CacheState,
+    Compressed,
     ConversationCache,
     Finished,
     ModelLoaded,
@@ -33,7 +34,10 @@ class WarmthFeed:
                 self._take_report(event)
             case Finished() if event.statistics.cache.bytes:
                 cache = event.statistics.cache
-                warmth = Warmth(CacheState.WARM, cache.tokens, cache.bytes, cache.precision)
+                warmth = Warmth(CacheState.WARM, cache.tokens, cache.bytes, cache.precision, cache.kept)
+                self._model.set_warmth(event.conversation_id, warmth)
+            case Compressed():
+                warmth = Warmth(CacheState.WARM, event.tokens, event.bytes_after, event.precision, event.kept)
                 self._model.set_warmth(event.conversation_id, warmth)
             case SnapshotSaved():
                 before = self._model.warmth.get(event.conversation_id)
@@ -54,4 +58,4 @@ class WarmthFeed:
 
 def _warmth_of(cache: ConversationCache) -> Warmth:
     num_bytes = cache.memory_bytes if cache.state is CacheState.WARM else cache.disk_bytes
-    return Warmth(cache.state, cache.tokens, num_bytes, cache.precision)
+    return Warmth(cache.state, cache.tokens, num_bytes, cache.precision, cache.kept)

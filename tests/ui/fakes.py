@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.engine_bridge import EngineBridge
-from engine.protocol.commands import Command, Generate, LoadModel, ReportCache
+from engine.protocol.commands import Command, Compress, Generate, LoadModel, ReportCache, Undo
 from engine.protocol.config import Weights
 from engine.protocol.events import (
     CacheReading,
     CacheReported,
     CacheState,
+    Compressed,
     ConversationCache,
     Event,
     Failed,
@@ -90,6 +91,10 @@ class FakeEngine:
         return [command for command in self.commands if isinstance(command, Generate)]
 
     @property
+    def compressions(self) -> list[Compress | Undo]:
+        return [command for command in self.commands if isinstance(command, Compress | Undo)]
+
+    @property
     def loads(self) -> list[LoadModel]:
         return [command for command in self.commands if isinstance(command, LoadModel)]
 
@@ -146,9 +151,17 @@ class FakeEngine:
     def saved(self, request: Generate) -> None:
         self.tell(SnapshotSaved(request.conversation_id, request.request_id, 6412, MB, 148 * MB, 0.2))
 
-    def report(self, request_id: str | None, states: dict[str, tuple[CacheState, str]]) -> None:
+    def compressed(
+        self, request: Compress | Undo, precision: str = "kvzip", kept: float = 0.3, num_bytes: int = 44 * MB
+    ) -> None:
+        ids = (request.conversation_id, request.request_id)
+        self.tell(Compressed(*ids, 6412, kept, precision, 148 * MB, num_bytes, 8.2))
+
+    def report(
+        self, request_id: str | None, states: dict[str, tuple[CacheState, str]], num_bytes: int = 148 * MB
+    ) -> None:
         conversations = tuple(
-            ConversationCache(one, 6412, 148 * MB, 148 * MB, 0, precision, "cpu", state)
+            ConversationCache(one, 6412, num_bytes, 148 * MB, 0, precision, "cpu", state)
             for one, (state, precision) in states.items()
         )
         self.tell(CacheReported(request_id, 512 * MB, 310 * MB, 900 * MB, 0, 0.1, conversations))

@@ -153,7 +153,7 @@ def test_a_reply_makes_its_chat_warm_and_a_snapshot_keeps_it_so(desk: Desk) -> N
     desk.settle()
     warmth = index_of(desk, request.conversation_id).data(ListRole.WARMTH)
     assert warmth.state is CacheState.WARM
-    assert "148 MB, bf16" in index_of(desk, request.conversation_id).data(Qt.ItemDataRole.ToolTipRole)
+    assert "148 MB, 16 bit" in index_of(desk, request.conversation_id).data(Qt.ItemDataRole.ToolTipRole)
 
 
 def test_the_chat_answered_last_moves_to_the_top(two: tuple[Desk, str, str]) -> None:

@@ -83,7 +83,7 @@ def test_the_values_are_those_of_the_events(desk: Desk) -> None:
     desk.qtbot.waitUntil(lambda: not meter._timer.isActive())
     assert meter.context.value.text() == "6,412 / 8,192"
     assert meter.cache.value.text() == "148 MB"
-    assert meter.cache.note.text() == "bf16"
+    assert meter.cache.note.text() == "16 bit"
     assert meter.memory.value.text() == "3.2 / 8.0 GB"
     assert meter.speed.value.text() == "138 tok/s"
     assert meter.speed.note.text() == "first token 0.06 s"

@@ -9,8 +9,10 @@ from tests.ui.conftest import Desk, OpenDesk
 from ui.pressure_words import pressure_words
 
 
-def step(conversation_id: str, action: str = "drop", comes_back_s: float | None = None) -> PressureActed:
-    return PressureActed(conversation_id, action, 92_000_000, comes_back_s, 300, 200)
+def step(
+    conversation_id: str, action: str = "drop", comes_back_s: float | None = None, precision: str = ""
+) -> PressureActed:
+    return PressureActed(conversation_id, action, 92_000_000, comes_back_s, 300, 200, precision)
 
 
 def tooltip(desk: Desk) -> list[str]:
@@ -40,10 +42,27 @@ def test_a_step_lets_the_marks_of_the_list_be_asked_for_again(desk: Desk) -> Non
     assert len(desk.engine.reports) == before + 1
 
 
-@pytest.mark.parametrize("action", ["save", "quantize", "to_host", "drop", "evict_disk", "a later way"])
+@pytest.mark.parametrize("action", ["save", "quantize", "compress", "to_host", "drop", "evict_disk", "a later way"])
 def test_every_action_has_words_with_the_chat_and_the_time_until_it_is_back(action: str) -> None:
     words = pressure_words(step("c", action, 0.44), "Harbour " * 9)
     assert "“Harbour Harbour Harbour Harbour Harbour…”" in words
     assert words.endswith("It comes back in about 0.44 s.")
     assert ("92 MB" in words) == (action != "save")
     assert "“New chat”" in pressure_words(step("c", action), "")
+
+
+@pytest.mark.parametrize(
+    ("precision", "words"),
+    [
+        ("int8", "kept in 8 bits now"),
+        ("bnb-8bit", "kept in 8 bits now"),
+        ("balanced", "kept in 8 bits (keys) and 4 bits (values) now"),
+        ("compact", "kept in 4 bits now"),
+        ("bnb-nf4", "kept in 4 bits now"),
+        ("", "kept in less precision now"),
+    ],
+)
+def test_quantizing_names_the_precision(precision: str, words: str) -> None:
+    assert f"Chat “Harbour” is {words}, which freed 92 MB." in pressure_words(
+        step("c", "quantize", precision=precision), "Harbour"
+    )

@@ -1,0 +1,199 @@
+"""Asks how much of a chat's memory to keep: the sizes that come of it, what it costs, and that it can be undone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QEvent, Signal, Slot
+from PySide6.QtWidgets import (
+    QButtonGroup,
+    QCheckBox,
+    QDialog,
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QRadioButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from engine.protocol.commands import CompressMethod
+from ui import numbers
+from ui.tokens import SPACE_L, SPACE_S, SPACE_XL, SPACE_XS
+
+PERCENTS = (70, 50, 30)
+_WIDTH = 500
+_INT8_SHARE = 0.53  # 8 bits and their scales, of 16
+_INDENT = 24  # of what stands under a check box's words
+
+
+@dataclass(frozen=True, slots=True)
+class CompressChoice:
+    keep: float
+    method: CompressMethod
+    is_int8: bool
+
+
+class CompressDialog(QDialog):
+    """`full_bytes`: the chat's cache in full precision; `bytes_now`: what it takes at present. None is unknown."""
+
+    chosen = Signal(object)  # CompressChoice
+
+    def __init__(
+        self, title: str, full_bytes: int | None, bytes_now: int | None, parent: QWidget | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._title = title
+        self._full_bytes = full_bytes
+        self._bytes_now = bytes_now
+        self._heading = _label("title")
+        self._price = _label()
+        self._how_much = _label("strong")
+        self.shares = QButtonGroup(self)
+        self._share_words = {percent: _label("muted", wraps=False) for percent in PERCENTS}
+        self._size_words = {percent: _label("value", wraps=False) for percent in PERCENTS}
+        self.int8 = QCheckBox()
+        self._int8_help = _label("muted")
+        self.forget_middle = QCheckBox()
+        self._forget_help = _label("muted")
+        self.compress_button = QPushButton()
+        self.compress_button.setProperty("kind", "accent")
+        self.compress_button.setDefault(True)
+        self.cancel_button = QPushButton()
+        self.cancel_button.setAutoDefault(False)
+        self._lay_out()
+        self.int8.toggled.connect(self._on_changed)
+        self.forget_middle.toggled.connect(self._on_changed)
+        self.compress_button.clicked.connect(self._on_compress_clicked)
+        self.cancel_button.clicked.connect(self.reject)
+        self._retranslate()
+
+    @property
+    def choice(self) -> CompressChoice:
+        forgets = self.forget_middle.isChecked()
+        return CompressChoice(
+            keep=self.shares.checkedId() / 100,
+            method=CompressMethod.STREAMING if forgets else CompressMethod.KVZIP,
+            is_int8=self.int8.isChecked() and not forgets,
+        )
+
+    def size_words(self, percent: int) -> str:
+        """What keeping this share comes to, as the row says it."""
+        return self._size_words[percent].text()
+
+    def changeEvent(self, event: QEvent) -> None:
+        if event.type() == QEvent.Type.LanguageChange:
+            self._retranslate()
+        super().changeEvent(event)
+
+    @Slot()
+    def _on_changed(self) -> None:
+        self.int8.setEnabled(not self.forget_middle.isChecked())
+        self._retranslate()
+
+    @Slot()
+    def _on_compress_clicked(self) -> None:
+        self.chosen.emit(self.choice)
+        self.accept()
+
+    def _size_after(self, percent: int) -> str:
+        if self._full_bytes is None or self._bytes_now is None:
+            return ""
+        share = percent / 100 * (_INT8_SHARE if self.choice.is_int8 else 1.0)
+        return self.tr("about {after} of {before}").format(
+            after=numbers.size(round(self._full_bytes * share)), before=numbers.size(self._bytes_now)
+        )
+
+    def _retranslate(self) -> None:
+        forgets = self.forget_middle.isChecked()
+        self.setWindowTitle(self.tr("Compress this chat's memory"))
+        self._heading.setText(self.tr("Compress “{title}”").format(title=self._title or self.tr("New chat")))
+        self._price.setText(
+            self.tr(
+                "The model then works with a part of what it has read. That frees memory and makes long chats faster, "
+                "but details may be missing from its replies. The text of the chat stays whole, and you can undo this "
+                "at any time."
+            )
+        )
+        self._how_much.setText(self.tr("How much to keep"))
+        prices = {
+            70: self.tr("hardly noticeable"),
+            50: self.tr("small details may be lost"),
+            30: self.tr("most memory freed, more details lost"),
+        }
+        for percent in PERCENTS:
+            button = self.shares.button(percent)
+            button.setText(numbers.percent(percent / 100))
+            self._size_words[percent].setText(self._size_after(percent))
+            self._share_words[percent].setText("" if forgets else prices[percent])
+            button.setAccessibleName(
+                " ".join((button.text(), self._size_words[percent].text(), self._share_words[percent].text())).strip()
+            )
+        self.int8.setText(self.tr("Store what is kept in 8 bits as well"))
+        self._int8_help.setText(self.tr("Halves it once more; replies hardly change because of it."))
+        self.forget_middle.setText(self.tr("Forget the middle instead"))
+        self._forget_help.setText(
+            self.tr(
+                "Keeps only the beginning and the latest part (StreamingLLM). Quicker, but the model no longer knows "
+                "anything that was said in between."
+            )
+        )
+        self.compress_button.setText(self.tr("Forget the middle") if forgets else self.tr("Compress"))
+        self.cancel_button.setText(self.tr("Cancel"))
+
+    def _lay_out(self) -> None:
+        rows = QGridLayout()
+        rows.setHorizontalSpacing(SPACE_L)
+        rows.setVerticalSpacing(SPACE_S)
+        rows.setColumnStretch(2, 1)
+        for row, percent in enumerate(PERCENTS):
+            button = QRadioButton()
+            self.shares.addButton(button, percent)
+            rows.addWidget(button, row, 0)
+            rows.addWidget(self._size_words[percent], row, 1)
+            rows.addWidget(self._share_words[percent], row, 2)
+        self.shares.button(PERCENTS[-1]).setChecked(True)
+        line = QFrame()
+        line.setProperty("kind", "rule")
+        buttons = QHBoxLayout()
+        buttons.setSpacing(SPACE_S)
+        buttons.addStretch(1)
+        buttons.addWidget(self.cancel_button)
+        buttons.addWidget(self.compress_button)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_XL, SPACE_XL, SPACE_XL, SPACE_XL)
+        column.setSpacing(SPACE_S)
+        column.addWidget(self._heading)
+        column.addWidget(self._price)
+        column.addSpacing(SPACE_S)
+        column.addWidget(self._how_much)
+        column.addLayout(rows)
+        column.addSpacing(SPACE_XS)
+        column.addLayout(_with_help(self.int8, self._int8_help))
+        column.addSpacing(SPACE_XS)
+        column.addWidget(line)
+        column.addSpacing(SPACE_XS)
+        column.addLayout(_with_help(self.forget_middle, self._forget_help))
+        column.addSpacing(SPACE_L)
+        column.addLayout(buttons)
+        self.setFixedWidth(_WIDTH)
+
+
+def _label(kind: str = "", *, wraps: bool = True) -> QLabel:
+    label = QLabel()
+    label.setProperty("kind", kind)
+    label.setWordWrap(wraps)
+    return label
+
+
+def _with_help(box: QCheckBox, words: QLabel) -> QVBoxLayout:
+    below = QHBoxLayout()
+    below.setContentsMargins(_INDENT, 0, 0, 0)
+    below.addWidget(words)
+    column = QVBoxLayout()
+    column.setSpacing(2)
+    column.addWidget(box)
+    column.addLayout(below)
+    return column
