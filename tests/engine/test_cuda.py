@@ -17,6 +17,8 @@ from app.paths import resources_dir
 from engine.kv import transfer
 from engine.kv.arena import KVArena
 from engine.kv.block_keys import BLOCK_TOKENS
+from engine.kv.codecs.encoded import ENCODED_TOKENS
+from engine.kv.codecs.registry import INT8
 from engine.kv.geometry import KVGeometry, LayerShape
 from engine.kv.pressure import Action, PressureKind
 from engine.kv.resident import Resident
@@ -268,15 +270,15 @@ def test_int8_on_the_device_decodes_alike_everywhere_and_within_its_bound() -> N
     source = random_arena(BLOCK_TOKENS * 4, geometry=SMOLLM2)
     resident, pool = filled_resident(source, BLOCK_TOKENS * 4, CUDA)
     resident.park()
-    assert resident.quantize() > 0
+    assert resident.quantize(INT8) > 0
     assert pool.device_bytes == pool.nbytes
     on_device, on_host = KVArena(SMOLLM2, 128, CUDA), KVArena(SMOLLM2, 128, torch.device("cpu"))
     moved = KVArena(SMOLLM2, 128, CUDA)
     for number, block in enumerate(resident.blocks):
-        block.copy_to(on_device, number * BLOCK_TOKENS, BLOCK_TOKENS)
-        block.copy_to(on_host, number * BLOCK_TOKENS, BLOCK_TOKENS)
-        block.to_host()
-        block.copy_to(moved, number * BLOCK_TOKENS, BLOCK_TOKENS)
+        block.copy_to(on_device, number * ENCODED_TOKENS, ENCODED_TOKENS)
+        block.copy_to(on_host, number * ENCODED_TOKENS, ENCODED_TOKENS)
+        block.to("cpu")
+        block.copy_to(moved, number * ENCODED_TOKENS, ENCODED_TOKENS)
     assert bits(on_device.groups) == bits(on_host.groups) == bits(moved.groups)
     eps = torch.finfo(torch.bfloat16).eps
     for exact, decoded in zip(source.groups, on_device.groups, strict=True):
@@ -287,7 +289,7 @@ def test_int8_on_the_device_decodes_alike_everywhere_and_within_its_bound() -> N
 def test_a_quantized_chat_is_saved_from_the_device(saved: SavedCaches) -> None:
     resident, _ = filled_resident(random_arena(640, geometry=SMOLLM2), 640, CUDA)
     resident.park()
-    resident.quantize()
+    resident.quantize(INT8)
     manifest = saved.save(resident)
     decoded, restored = (new_cache(640, CUDA, geometry=SMOLLM2) for _ in range(2))
     resident.copy_to(decoded, 0, 640)

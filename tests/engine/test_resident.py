@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from engine.kv.codecs.registry import INT8
 from tests.engine.conftest import Engine, user
 
 StartEngine = Callable[..., Engine]
@@ -19,7 +20,7 @@ def test_a_quantized_chat_that_came_back_exact_from_disk_keeps_nothing_that_was_
     engine.reply("b", [user("hello")])
     _, caches = engine.runtime._loaded()
     resident = next(one for one in caches.residents if one.conversation_id == "a")
-    assert resident.quantize() > 0
+    assert resident.quantize(INT8) > 0
     assert not resident.is_exact
     engine.reply("a", [*messages, user("and then?")])
     assert resident.is_exact

@@ -18,6 +18,7 @@ from engine.kv import transfer
 from engine.kv.arena import KVArena
 from engine.kv.block_keys import BLOCK_TOKENS, CHUNK_TOKENS, root_key
 from engine.kv.blocks import BlockPool
+from engine.kv.codecs.registry import INT8
 from engine.kv.resident import Resident
 from engine.kv.state_layers import LayerState, StateSnapshot
 from engine.kv.store.files import FileName
@@ -236,12 +237,11 @@ def test_where_no_memory_can_be_pinned_ordinary_memory_serves(monkeypatch: pytes
 @pytest.mark.parametrize("num_tokens", [1, BLOCK_TOKENS - 1, BLOCK_TOKENS])
 def test_a_quantized_block_gives_the_same_numbers_wherever_it_is_decoded_to(num_tokens: int) -> None:
     pool = BlockPool(root_key("f"), GEOMETRY)
-    block = pool.obtain(None, range(BLOCK_TOKENS), random_arena(BLOCK_TOKENS).groups, is_on_host=True)
-    assert pool.quantize(block) > 0
+    block = pool.add_encoded(range(BLOCK_TOKENS), INT8.encode(random_arena(BLOCK_TOKENS).groups, GEOMETRY))
     whole, part, moved = (random_arena(64, 1) for _ in range(3))
     block.copy_to(whole, 0, BLOCK_TOKENS)
     block.copy_to(part, 9, num_tokens)
-    block.to_host()
+    block.to("cpu")
     block.copy_to(moved, 9, num_tokens)
     assert bits(part.read(9, 9 + num_tokens)) == bits(whole.read(0, num_tokens)) == bits(moved.read(9, 9 + num_tokens))
 

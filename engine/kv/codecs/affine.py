@@ -20,6 +20,7 @@ _TOKENS, _HEAD_DIM = 1, 3  # axes of a group
 _TOP_CODE_8 = 127  # codes from -127, around the middle of the range
 _TOP_CODE_4 = 15  # codes from 0, the bottom of the range
 _JUST_BELOW_ONE = 1.0 - 1e-6
+_WIDEST_SPAN = 1.6e38  # of numbers that share a scale in 4 bits: what attention decodes in float32 must not overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +123,14 @@ def _encode_4(
     offset = low.to(dtype)
     _check_finite(offset)
     _check_finite(high)
-    extreme = torch.finfo(dtype).max / 4
-    is_extreme = bool((low < -extreme).any() or (high > extreme).any())
-    if is_extreme:  # differences might overflow
-        work, low, high = work.double(), low.double(), high.double()
     span = (high - offset).clamp_(min=0)
-    scale = _round_up((span / _TOP_CODE_4).float(), span, _TOP_CODE_4, dtype)
-    divisor = torch.where(scale > 0, scale, 1.0).to(work.dtype)
+    if not (span < _WIDEST_SPAN).all():
+        raise ValueError("a block holds numbers too far apart for 4 bits")
+    scale = _round_up(span / _TOP_CODE_4, span, _TOP_CODE_4, dtype)
+    divisor = torch.where(scale > 0, scale, 1.0).float()
     work.sub_(offset).div_(divisor).round_()
-    if is_extreme:  # a code that was rounded outwards could decode to infinity
+    if (offset + (_TOP_CODE_4 + 0.5) * divisor > torch.finfo(dtype).max).any():
+        # A code that was rounded outwards could decode to infinity.
         work = torch.minimum(work, (span / divisor * _JUST_BELOW_ONE).floor())
     codes = work.clamp_(0, _TOP_CODE_4).to(torch.uint8)
     half = codes.shape[-1] // 2
