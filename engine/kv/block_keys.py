@@ -1,7 +1,8 @@
 """Content keys: a SHA-256 chain over token ids, seeded by the fingerprint. Equal keys mean equal keys and values.
 
 key_i = SHA-256(key_{i-1} || ids of block i), blocks of `BLOCK_TOKENS`; the last one may be shorter. A chunk on disk
-is named by the key of its last block. Never Python's `hash()`: it differs between processes.
+is named by the key of its last block. What went through a lossy codec is not told by its tokens: its chunks have
+keys of their own, which name their bytes as well. Never Python's `hash()`: it differs between processes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ def chain_keys(root: bytes, token_ids: Sequence[int]) -> list[bytes]:
         parent = child_key(parent, token_ids[start : start + BLOCK_TOKENS])
         keys.append(parent)
     return keys
+
+
+def tagged_key(parent: bytes, token_ids: Sequence[int], tag: str) -> bytes:
+    """Key of a lossy chunk that follows the chunk `parent`; `tag` (hex, of one length) names its bytes."""
+    return hashlib.sha256(parent + array.array("I", token_ids).tobytes() + bytes.fromhex(tag)).digest()
 
 
 def chunk_keys(root: bytes, token_ids: Sequence[int]) -> list[str]:

@@ -21,6 +21,8 @@ from engine.kv.store.records import FORMAT_VERSION
 from engine.protocol.config import Weights
 from engine.protocol.misses import Miss, MissCode
 
+COMPRESSED_CODEC = "compressed"
+_COMPRESSED_VERSION = 1
 _HASH_CACHE_NAME = "weight-hashes.json"
 _HASH_SLICE_BYTES = 8 * 1024 * 1024
 
@@ -63,6 +65,11 @@ class Fingerprint:
     @classmethod
     def of_fields(cls, fields: dict[str, Any]) -> Fingerprint:
         return cls(fields, hashlib.sha256(canonical_json(fields).encode()).hexdigest())
+
+    @property
+    def compressed(self) -> Fingerprint:
+        """Of the same model's caches that went through a lossy codec; `compressed` is the version of their form."""
+        return Fingerprint.of_fields({**self.fields, "codec": COMPRESSED_CODEC, "compressed": _COMPRESSED_VERSION})
 
     @property
     def folder(self) -> str:

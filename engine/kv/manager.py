@@ -13,6 +13,7 @@ from pathlib import Path
 from engine.kv.block_keys import root_key
 from engine.kv.blocks import BlockPool
 from engine.kv.codec_choice import CodecChoice
+from engine.kv.compressed_chunks import is_pruned_codec
 from engine.kv.miss_reasons import MissReasons
 from engine.kv.persistence import Persistence
 from engine.kv.prefix import PrefixFiller
@@ -24,7 +25,7 @@ from engine.kv.spare import SpareArena
 from engine.kv.store.collector import Limits
 from engine.kv.store.files import StoreFiles
 from engine.kv.store.leftovers import remove_leftovers
-from engine.kv.store.records import FORMAT_VERSION
+from engine.kv.store.records import FORMAT_VERSION, Manifest
 from engine.kv.store.writer import SaveResult
 from engine.kv.working_cache import WorkingCache
 from engine.model.forward import is_out_of_memory
@@ -76,7 +77,7 @@ class CacheManager:
         self._clock = 0
         self.spare = SpareArena(model)
         self.spare.warm(self.persistence.catalog.most_tokens, config.memory_budget_bytes)
-        self._filler = PrefixFiller(model, self.persistence, self.rates)
+        self._filler = PrefixFiller(model, self.persistence, self.rates, self.pool)
         self._reasons = MissReasons(model, self.persistence, self._files)
         self._relief = Relief(model, config, self, on_event)
         self.codecs = CodecChoice(model, config, self._files.folder(model.fingerprint.digest), on_event)
@@ -90,19 +91,21 @@ class CacheManager:
         *,
         history_tokens: int = 0,
         is_incognito: bool = False,
+        is_exact: bool = False,
         is_cancelled: Callable[[], bool] | None = None,
     ) -> Activation:
         """The conversation's cache, holding what of `token_ids` is known; the rest is the caller's to feed.
 
         `history_tokens`: how many of them were part of an earlier turn. When fewer are reused, `miss` says why.
+        `is_exact`: a lossy snapshot will not do.
         When memory runs out on the way, the other conversations are put away and it is tried once more.
         """
         try:
-            return self._activate(conversation_id, token_ids, history_tokens, is_incognito, is_cancelled)
+            return self._activate(conversation_id, token_ids, history_tokens, is_incognito, is_exact, is_cancelled)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error) or not self.give_way(conversation_id):
                 raise
-        return self._activate(conversation_id, token_ids, history_tokens, is_incognito, is_cancelled)
+        return self._activate(conversation_id, token_ids, history_tokens, is_incognito, is_exact, is_cancelled)
 
     def _activate(
         self,
@@ -110,6 +113,7 @@ class CacheManager:
         token_ids: Sequence[int],
         history_tokens: int,
         is_incognito: bool,
+        is_exact: bool,
         is_cancelled: Callable[[], bool] | None,
     ) -> Activation:
         started = time.perf_counter()
@@ -117,6 +121,9 @@ class CacheManager:
         resident = self._resident(conversation_id, is_incognito)
         if not self._model.can_persist:
             resident.give_up()  # what such a model remembers need not be in its cache: every turn begins anew
+        lossy = None
+        if not is_exact and not resident.length:
+            lossy = self._filler.compressed(resident, token_ids[:limit], self._takes_compressed, is_cancelled)
         known_length, was_active = resident.length, resident.working is not None
         common = common_prefix(resident.token_ids, token_ids)
         if self._should_come_back_exact(resident, token_ids[:limit]):
@@ -137,7 +144,8 @@ class CacheManager:
             resident.activate(cache, donor)
         self._release_doubled()
         reused = cache.length
-        miss = restored.miss if restored is not None and reused < min(limit, history_tokens) else None
+        found = [one.miss for one in (lossy, restored) if one is not None and one.miss is not None]
+        miss = found[0] if found and reused < min(limit, history_tokens) else None
         settled = 0 if not known_length and self._reasons.is_lost(conversation_id) else _SETTLED_TOKENS
         if miss is None and reused < min(limit, history_tokens - settled):
             miss = self._reasons.why(resident, token_ids, known_length, common, reused)
@@ -172,16 +180,15 @@ class CacheManager:
             return SaveProblem.NOTHING_CACHED, ""
         if resident.is_incognito:
             return SaveProblem.INCOGNITO, ""
-        if not resident.is_exact:  # only full precision is kept on disk; what is there stays, and that is told
-            exact = self.persistence.exact_manifest(conversation_id)
-            nbytes = self.persistence.catalog.disk_bytes(conversation_id)
-            tokens = len(exact.token_ids) if exact is not None else 0
-            self._on_saved(SaveResult(conversation_id, request_id, tokens, 0, nbytes, 0.0))
-            return None
         try:
-            self.persistence.save(resident, request_id)
+            is_queued = self.persistence.save(resident, request_id)
         except OSError as error:
             return SaveProblem.DISK_ERROR, error.strerror or type(error).__name__
+        if not is_queued:  # what is there in full precision stays, and that is told
+            exact = self.persistence.exact_manifest(conversation_id)
+            nbytes = self.persistence.collector.disk_bytes(conversation_id)
+            tokens = len(exact.token_ids) if exact is not None else 0
+            self._on_saved(SaveResult(conversation_id, request_id, tokens, 0, nbytes, 0.0))
         return None
 
     def save_now(self, conversation_id: str) -> bool:
@@ -255,6 +262,10 @@ class CacheManager:
         self.drop(conversation_id)
         self.persistence.writer.delete_conversation(conversation_id)
 
+    def forget_compressed(self, conversation_id: str) -> None:
+        """Leave only what is on disk in full precision: the next activation begins with it. Raises OSError."""
+        self.persistence.compressed.forget(conversation_id)
+
     def drop(self, conversation_id: str) -> None:
         """Free a conversation's memory; what is on disk stays."""
         resident = self._residents.pop(conversation_id, None)
@@ -323,7 +334,7 @@ class CacheManager:
     # -- private ---------------------------------------------------------------------------------------------------
 
     def _park(self, resident: Resident) -> None:
-        """In the precision that the user wants for all chats; in full where a number is not one that its codec takes."""
+        """In the precision that the user wants for all chats; in full where its codec does not take a number."""
         codec = self.codecs.fixed if not resident.has_states else None
         if codec is None:
             resident.park()
@@ -357,6 +368,24 @@ class CacheManager:
         fits = len(token_ids) * self._model.geometry.bytes_per_token <= self._relief.most_bytes()
         return fits and self._filler.comes_back_exact(resident, token_ids, resident.usable(token_ids))
 
+    def _takes_compressed(self, manifest: Manifest, resident: Resident, token_ids: Sequence[int]) -> bool:
+        """Whether to begin with a lossy snapshot; then there is room for it.
+
+        What the user compressed is; what pressure made smaller only where full precision takes long, or much memory.
+        """
+        if any(map(is_pruned_codec, manifest.codecs)):
+            is_taken = self._model.reads_encoded
+        elif self.codecs.fixed is not None:
+            is_taken = True
+        else:
+            fits = len(token_ids) * self._model.geometry.bytes_per_token <= self._relief.most_bytes()
+            shared = common_prefix(manifest.token_ids, token_ids)
+            is_taken = not (fits and self._filler.is_soon_exact(resident, token_ids, shared))
+        if is_taken:
+            nbytes = self.persistence.compressed.catalog.disk_bytes(resident.conversation_id)
+            self._relief.make_room(nbytes, resident.conversation_id)
+        return is_taken
+
     def _is_resumed_in_place(self, resident: Resident, token_ids: Sequence[int]) -> bool:
         """Whether a parked chat's encoded blocks are read where they are: nothing else reaches as far."""
         encoded = [block for block in resident.blocks if block.encoded is not None]
@@ -377,7 +406,7 @@ class CacheManager:
         resident.is_incognito = resident.is_incognito or is_incognito
         self._clock += 1
         resident.last_used = self._clock
-        self.persistence.catalog.touch(conversation_id)
+        self.persistence.touch(conversation_id)
         return resident
 
     def _release_doubled(self) -> None:

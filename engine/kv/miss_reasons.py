@@ -61,6 +61,7 @@ class MissReasons:
 
     def _other_fingerprint(self, conversation_id: str) -> Miss | None:
         """The reason when the conversation is kept under another model or other settings."""
+        own = (self._model.fingerprint.folder, self._model.fingerprint.compressed.folder)
         try:
             fingerprints = self._files.fingerprints()
         except OSError:  # the reason is not worth the reply
@@ -69,7 +70,7 @@ class MissReasons:
         for path in sorted((path for path in paths if path.is_file()), key=_modified_ns, reverse=True):
             folder = path.parent.parent.name
             fields = self._files.fingerprint_fields(folder)
-            if fields is not None and folder != self._model.fingerprint.folder:
+            if fields is not None and folder not in own:
                 return difference(self._model.fingerprint.fields, fields)
         return None
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from engine.kv import state_layers, transfer
-from engine.kv.arena import KVArena
-from engine.kv.block_keys import BLOCK_TOKENS, CHUNK_TOKENS, chain_keys, chunk_keys
+from engine.kv.block_keys import CHUNK_TOKENS, chain_keys, chunk_keys
+from engine.kv.blocks import BlockPool
+from engine.kv.compressed_persistence import CompressedPersistence, held_blocks
 from engine.kv.fingerprint import Fingerprint, canonical_json
 from engine.kv.geometry import KVGeometry
 from engine.kv.resident import Resident
@@ -25,19 +26,9 @@ from engine.kv.store.problems import ChunkRejectedError, StoreProblem
 from engine.kv.store.reader import ChunkJob, StoreReader
 from engine.kv.store.records import ChunkRef, Manifest, NewFile, StateRef, TensorBytes, TensorSpec
 from engine.kv.store.writer import SaveResult, StoreWriter
+from engine.kv.tensor_bytes import spec_of, tensor_of
 from engine.kv.working_cache import WorkingCache
 from engine.protocol.misses import Miss, MissCode
-
-_DTYPES = {
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.float32: "F32",
-    torch.uint8: "U8",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.bool: "BOOL",
-}
-_TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +55,33 @@ class Persistence:
     ) -> None:
         self.fingerprint = fingerprint
         self.catalog = Catalog(files, fingerprint.digest)
-        self.collector = Collector(files, self.catalog, limits)
-        self.writer = StoreWriter(self.catalog, self.collector, on_done)
+        lossy = Catalog(files, fingerprint.compressed.digest)
+        self.collector = Collector(files, self.catalog, limits, [lossy])
+        self.writer = StoreWriter(self.catalog, self.collector, self._saved)
+        self.compressed = CompressedPersistence(files, fingerprint.compressed, geometry, template, lossy, self.writer)
+        self._on_done = on_done
+        self._outdated: dict[str, Manifest] = {}  # lossy ones that an exact save is about to replace
         self._files = files
         self._geometry = geometry
         self.template = template
         self._reader = StoreReader(files, fingerprint.digest)
 
-    def save(self, resident: Resident, request_id: str) -> None:
-        """Queue what the disk does not have of a conversation yet. Raises OSError if the folder cannot be made."""
+    def save(self, resident: Resident, request_id: str) -> bool:
+        """Queue what the disk does not have of a conversation yet. False if it can only be kept in full precision.
+
+        A lossy cache is kept beside the exact snapshot, which stays as it is; an exact one takes the place of both,
+        once it is on disk. Raises OSError if the folder cannot be made.
+        """
+        if not resident.is_exact:
+            self._outdated.pop(resident.conversation_id, None)
+            return self.compressed.save(resident, request_id)
+        self._save_exact(resident, request_id)
+        return True
+
+    def _save_exact(self, resident: Resident, request_id: str) -> None:
         self._files.prepare(self.fingerprint.digest, canonical_json(self.fingerprint.fields))
-        ids, is_exact = resident.token_ids, resident.is_exact
-        root = root_of(self.fingerprint.digest, is_exact=is_exact)
+        ids = resident.token_ids
+        root = root_of(self.fingerprint.digest, is_exact=True)
         refs = [
             ChunkRef(key, min(CHUNK_TOKENS, len(ids) - index * CHUNK_TOKENS))
             for index, key in enumerate(chunk_keys(root, ids))
@@ -98,10 +104,13 @@ class Persistence:
             tuple(ids),
             tuple(refs),
             tuple(states.values()),
-            is_exact,
+            True,
             precision,
             self.template,
         )
+        lossy = self.compressed.catalog.manifest(resident.conversation_id)
+        if lossy is not None:
+            self._outdated[resident.conversation_id] = lossy
         self.writer.save(manifest, new_files, request_id)
 
     def restore(
@@ -132,7 +141,7 @@ class Persistence:
                     upload.upload(intact, reached)
                     intact = reached
                 if result.problem is not None:
-                    miss = self._drop(result.problem, is_state=False)
+                    miss = self._drop(result.problem, self.catalog, is_state=False)
                 if result.num_intact < len(batch):
                     break
         finally:
@@ -146,6 +155,25 @@ class Persistence:
         if intact > start:
             cache.publish(manifest.token_ids[:intact], state)
         return Restored(cache.length, bytes_read, seconds, miss)
+
+    def restore_compressed(
+        self,
+        manifest: Manifest,
+        stop: int,
+        resident: Resident,
+        pool: BlockPool,
+        device: torch.device,
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> Restored:
+        """Give an empty conversation the first `stop` tokens of its lossy manifest, parked, or a little more.
+
+        What comes after a damaged file is dropped from the store, and not given.
+        """
+        read = self.compressed.restore(manifest, stop, pool, device, is_cancelled)
+        resident.adopt(read.ids, read.blocks, read.loss)
+        problem = read.problem
+        miss = self._drop(problem, self.compressed.catalog, is_state=False) if problem is not None else None
+        return Restored(resident.length, read.bytes_read, read.seconds, miss)
 
     def _jobs(
         self, manifest: Manifest, refs: Sequence[ChunkRef], first: int, start: int, upload: transfer.ArenaUpload
@@ -177,42 +205,61 @@ class Persistence:
         manifest = self.catalog.manifest(conversation_id)
         return manifest if manifest is not None and manifest.is_exact else None
 
+    def is_stored(self, conversation_id: str) -> bool:
+        """Whether anything of a conversation is on disk, in whatever precision."""
+        catalogs = (self.catalog, self.compressed.catalog)
+        return any(catalog.manifest(conversation_id) is not None for catalog in catalogs)
+
+    def touch(self, conversation_id: str) -> None:
+        """The conversation is used now."""
+        self.catalog.touch(conversation_id)
+        self.compressed.catalog.touch(conversation_id)
+
     def close(self, timeout_s: float) -> None:
         """Write what is queued and end the threads."""
         self.writer.close(timeout_s)
         self._reader.close()
+        self.compressed.close()
+
+    def _saved(self, result: SaveResult) -> None:
+        """On the saver's thread: what is there in full precision needs no lossy form."""
+        is_kept = result.is_exact and result.error is None and not result.is_cancelled
+        lossy = self._outdated.pop(result.conversation_id, None) if is_kept else None
+        if lossy is not None:
+            catalog = self.compressed.catalog
+            if catalog.manifest(result.conversation_id) == lossy:
+                with contextlib.suppress(OSError):  # the next save tries again
+                    catalog.remove(result.conversation_id)
+                result = replace(result, bytes_total=self.collector.disk_bytes(result.conversation_id))
+        self._on_done(result)
 
     def _specs(self, num_tokens: int) -> list[TensorSpec]:
         """Tensors of a chunk after its ids: per full-attention layer keys, then values, `[tokens, kv_heads, dim]`."""
-        dtype = _DTYPES[self._geometry.dtype]
-        itemsize = self._geometry.dtype.itemsize
+        dtype = self._geometry.dtype
         return [
-            TensorSpec(f"layers.{index}.{side}", dtype, (num_tokens, shape.kv_heads, dim), itemsize)
+            spec_of(f"layers.{index}.{side}", (num_tokens, shape.kv_heads, dim), dtype)
             for index, shape in enumerate(self._geometry.layers)
             for side, dim in (("key", shape.key_dim), ("value", shape.value_dim))
         ]
 
     def _chunk_file(self, resident: Resident, ref: ChunkRef, start: int) -> NewFile:
         specs = self._specs(ref.tokens)
-        if resident.working is not None:
-            views = transfer.host_regions(resident.working.arena, start, start + ref.tokens)
-            regions: list[tuple[memoryview, ...]] = [(view,) for view in views]
-        else:
-            regions = self._parked_regions(resident, start, ref.tokens)
+        regions = self._regions(resident, start, start + ref.tokens)
         tensors = [TensorBytes(spec, pieces) for spec, pieces in zip(specs, regions, strict=True)]
         return chunk_file(ref.key, resident.token_ids[start : start + ref.tokens], tensors)
 
-    def _parked_regions(self, resident: Resident, start: int, num_tokens: int) -> list[tuple[memoryview, ...]]:
-        """Bytes of a parked chunk, a piece per block; a quantized block is decoded for it."""
-        first = start // BLOCK_TOKENS
+    def _regions(self, resident: Resident, start: int, stop: int) -> list[tuple[memoryview, ...]]:
+        """Bytes of these positions, per layer keys then values, wherever they are: a piece per block or arena."""
         parts: list[list[memoryview]] = []
-        for block in resident.blocks[first : first + -(-num_tokens // BLOCK_TOKENS)]:
-            tensors = block.tensors
-            if block.encoded is not None:
-                scratch = KVArena(self._geometry, block.num_tokens, torch.device("cpu"))
-                block.copy_to(scratch, 0, block.num_tokens)
-                tensors = scratch.groups
-            parts.append(transfer.block_regions(self._geometry, tensors))
+        position = 0
+        for block in held_blocks(resident):
+            first, last = max(start - position, 0), min(stop - position, block.num_tokens)
+            if first < last:
+                part = [tensor[:, first:last] for tensor in block.tensors]
+                parts.append(transfer.block_regions(self._geometry, part))
+            position += block.num_tokens
+        if resident.working is not None and max(start, position) < stop:
+            parts.append(transfer.host_regions(resident.working.arena, max(start, position), stop))
         return list(zip(*parts, strict=True))
 
     def _state_key(self, root: bytes, ids: Sequence[int], position: int) -> str:
@@ -225,16 +272,17 @@ class Persistence:
             if ref.position > limit:
                 continue
             try:
-                named = [(name, _tensor(spec, data)) for name, (spec, data) in self._reader.read_state(ref).items()]
+                named = [(name, tensor_of(spec, data)) for name, (spec, data) in self._reader.read_state(ref).items()]
                 return state_layers.from_tensors(named, ref.position), miss
             except ChunkRejectedError as problem:
-                miss = self._drop(problem, is_state=True)
+                miss = self._drop(problem, self.catalog, is_state=True)
             except ValueError as error:
-                miss = self._drop(ChunkRejectedError(StoreProblem.FOREIGN, ref.key, str(error)), is_state=True)
+                foreign = ChunkRejectedError(StoreProblem.FOREIGN, ref.key, str(error))
+                miss = self._drop(foreign, self.catalog, is_state=True)
         return None, miss
 
-    def _drop(self, problem: ChunkRejectedError, *, is_state: bool) -> Miss:
-        for conversation_id in self.catalog.drop_from(problem.key, is_state=is_state):  # all that share the file
+    def _drop(self, problem: ChunkRejectedError, catalog: Catalog, *, is_state: bool) -> Miss:
+        for conversation_id in catalog.drop_from(problem.key, is_state=is_state):  # all that share the file
             self._files.lost[file_stem(conversation_id)] = problem.code
         return miss_of(problem.code, str(problem))
 
@@ -254,18 +302,8 @@ def miss_of(code: StoreProblem, detail: str = "") -> Miss:
 
 
 def _state_file(ref: StateRef, state: StateSnapshot) -> NewFile:
-    tensors = []
-    for name, tensor in state_layers.to_tensors(state):
-        host = tensor.detach().cpu().contiguous()
-        spec = TensorSpec(name, _DTYPES[host.dtype], tuple(host.shape), host.dtype.itemsize)
-        data = transfer.bytes_of(host)
-        tensors.append(TensorBytes(spec, (data,)))
+    hosts = [(name, tensor.detach().cpu().contiguous()) for name, tensor in state_layers.to_tensors(state)]
+    tensors = [
+        TensorBytes(spec_of(name, tuple(host.shape), host.dtype), (transfer.bytes_of(host),)) for name, host in hosts
+    ]
     return NewFile(ref.key, True, tuple(tensors))
-
-
-def _tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
-    """Raises ValueError for a type no state has."""
-    if spec.dtype not in _TORCH_DTYPES:
-        raise ValueError(f"a tensor of type {spec.dtype}")
-    flat = torch.from_numpy(np.frombuffer(data, dtype=np.uint8)) if len(data) else torch.empty(0, dtype=torch.uint8)
-    return flat.view(_TORCH_DTYPES[spec.dtype]).reshape(spec.shape)

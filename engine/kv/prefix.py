@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from engine.kv import transfer
+from engine.kv.block_keys import BLOCK_TOKENS
+from engine.kv.blocks import BlockPool
 from engine.kv.persistence import Persistence, Restored
 from engine.kv.rates import MeasuredRates
-from engine.kv.resident import Resident
+from engine.kv.resident import Resident, common_prefix
+from engine.kv.store.records import Manifest
 from engine.kv.working_cache import WorkingCache
 from engine.model.loader import LoadedModel
 from engine.protocol.misses import Miss, MissCode
@@ -23,10 +26,11 @@ _MAX_RESTORES = 3  # attempts, each after a damaged file was dropped
 class PrefixFiller:
     """For the caches of one model. `rates` are asked what is quicker, and learn from what was done."""
 
-    def __init__(self, model: LoadedModel, persistence: Persistence, rates: MeasuredRates) -> None:
+    def __init__(self, model: LoadedModel, persistence: Persistence, rates: MeasuredRates, pool: BlockPool) -> None:
         self._model = model
         self._persistence = persistence
         self._rates = rates
+        self._pool = pool
 
     def from_memory(
         self, cache: WorkingCache, resident: Resident, others: Iterable[Resident], token_ids: Sequence[int]
@@ -89,10 +93,43 @@ class PrefixFiller:
             miss = miss or restored.miss
         return Restored(cache.length, bytes_read, seconds, miss)
 
+    def compressed(
+        self,
+        resident: Resident,
+        token_ids: Sequence[int],
+        is_wanted: Callable[[Manifest, Resident, Sequence[int]], bool],
+        is_cancelled: Callable[[], bool] | None,
+    ) -> Restored | None:
+        """Give an empty, parked chat what is kept of it after a lossy codec, if that `is_wanted`; None where it is not.
+
+        Where a file is damaged, the exact snapshot is taken if it reaches further than what is left.
+        """
+        persistence = self._persistence
+        manifest = persistence.compressed.catalog.manifest(resident.conversation_id)
+        if manifest is None or not self._model.can_persist:
+            return None
+        shared = common_prefix(manifest.token_ids, token_ids)
+        if shared < min(BLOCK_TOKENS, len(manifest.token_ids)) or not is_wanted(manifest, resident, token_ids):
+            return None
+        restored = persistence.restore_compressed(
+            manifest, shared, resident, self._pool, self._model.device, is_cancelled
+        )
+        self._rates.disk_read(restored.bytes_read, restored.seconds)
+        if restored.miss is not None and not self._reaches(resident, token_ids):
+            resident.give_up()
+        return restored
+
+    def _reaches(self, resident: Resident, token_ids: Sequence[int]) -> bool:
+        """Whether it reaches at least as far as what is on disk in full precision."""
+        found = self._persistence.catalog.longest_prefix(token_ids, resident.conversation_id)
+        return found is None or found[1] <= common_prefix(resident.token_ids, token_ids)
+
     def comes_back_exact(self, resident: Resident, token_ids: Sequence[int], in_memory: int) -> bool:
         """Whether a quantized chat had better be read from disk, in full precision."""
-        if resident.is_exact:
-            return False
+        return not resident.is_exact and self.is_soon_exact(resident, token_ids, in_memory)
+
+    def is_soon_exact(self, resident: Resident, token_ids: Sequence[int], in_memory: int) -> bool:
+        """Whether reading in full precision what there is of `in_memory` tokens, and the rest anew, is quick."""
         found = self._persistence.catalog.longest_prefix(token_ids, resident.conversation_id)
         if found is None or found[1] < in_memory // 2:  # another chat's first words, most likely
             return False

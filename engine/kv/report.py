@@ -51,7 +51,7 @@ def _row(
     key: str, resident: Resident | None, stored: ConversationCache | None, caches: CacheManager, model: LoadedModel
 ) -> ConversationCache:
     if resident is None or resident.length == 0:
-        is_ready = stored is not None and caches.persistence.catalog.manifest(key) is not None
+        is_ready = stored is not None and caches.persistence.is_stored(key)
         return ConversationCache(
             conversation_id=key,
             tokens=stored.tokens if stored is not None and is_ready else 0,

@@ -169,6 +169,10 @@ class Resident:
         self.working = cache
         self._parked_ids, self._states = [], {}
 
+    def adopt(self, token_ids: Sequence[int], blocks: Sequence[Block], loss: str) -> None:
+        """Hold what came back from disk, parked: blocks whose references are handed over. Only while it is empty."""
+        self.blocks, self._parked_ids, self._loss = list(blocks), list(token_ids), loss
+
     def activate(self, cache: WorkingCache, donor: Resident | None) -> None:
         """`cache` takes over. Of the blocks it was filled from, its own or a donor's, those worth keeping are held."""
         old, self.blocks = self.blocks, []

@@ -1,7 +1,8 @@
 """What a chunk or state file looks like: plain safetensors, its header a function of fingerprint, key and specs.
 
 Only the checksums in it are not known beforehand, and they take the same room whatever they are. So a reader of chunks
-rebuilds the header and compares; for states, whose shapes it cannot know, it parses within the file's real size.
+rebuilds the header and compares; for states and lossy chunks, whose shapes it cannot know, it parses within the file's
+real size.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from engine.kv.store.records import NewFile, TensorBytes, TensorSpec
 
 FORMAT = "ember-kv-2"
 TOKEN_IDS = "token_ids"
-MAX_STATE_HEADER_BYTES = 1024 * 1024
+MAX_HEADER_BYTES = 1024 * 1024
 _MAX_DIMENSIONS = 8
 _CHECKSUM_CHARS = 32
 _CHECKSUMS = re.compile(rb"[0-9a-f]{32}(,[0-9a-f]{32})*")
@@ -55,7 +56,7 @@ class FileLayout:
             "format": FORMAT,
             "fingerprint": fingerprint,
             "key": key,
-            "specs": xxhash.xxh3_128_hexdigest(after),  # a reader of states has nothing to compare them with
+            "specs": xxhash.xxh3_128_hexdigest(after),  # not every reader has something to compare them with
         }
         before = ('{"__metadata__":' + json.dumps(fields, separators=(",", ":"))[:-1] + ',"checksums":"').encode()
         length = len(before) + _checksums_bytes(len(specs)) + len(after)
@@ -84,8 +85,8 @@ class FileLayout:
         return middle.decode("ascii").split(",")
 
 
-def parse_state_header(raw: bytes, fingerprint: str, key: str, data_bytes: int) -> FileLayout:
-    """The layout a state file claims, once it fits the `data_bytes` that follow. Raises ChunkRejectedError."""
+def parse_header(raw: bytes, fingerprint: str, key: str, data_bytes: int) -> FileLayout:
+    """The layout a file claims, once it fits the `data_bytes` that follow. Raises ChunkRejectedError."""
     try:
         entries = json.loads(raw[8:])
         entries.pop("__metadata__")
@@ -96,6 +97,11 @@ def parse_state_header(raw: bytes, fingerprint: str, key: str, data_bytes: int) 
     if layout.checksums(raw) is None:
         raise ChunkRejectedError(StoreProblem.FOREIGN, key, "header differs")
     return layout
+
+
+def content_tag(specs: Sequence[TensorSpec], checksums: Sequence[str]) -> str:
+    """Names what is in a file, whatever it is called: all there is in its header but fingerprint and key."""
+    return xxhash.xxh3_128_hexdigest(_after_checksums(tuple(specs)) + ",".join(checksums).encode("ascii"))
 
 
 def _parse_spec(name: str, entry: dict[str, Any], data_bytes: int) -> TensorSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -36,14 +37,15 @@ class Eviction:
 class Collector:
     """Runs on the writer's thread, deletions on the caller's; one lock keeps them apart.
 
-    `pinned` conversations go last. Other fingerprints' manifests are read only when something has to go.
+    `pinned` conversations go last. `beside`: catalogs of the same model, in whose folders the same conversations are
+    kept in other ways; one goes from all of them. Other fingerprints' manifests are read only when something has to go.
     """
 
-    def __init__(self, files: StoreFiles, catalog: Catalog, limits: Limits) -> None:
+    def __init__(self, files: StoreFiles, catalog: Catalog, limits: Limits, beside: Sequence[Catalog] = ()) -> None:
         self.limits = limits
         self.pinned: AbstractSet[str] = frozenset()
         self._files = files
-        self._catalog = catalog
+        self._own = (catalog, *beside)
         self._lock = threading.Lock()
         self._others: list[Catalog] | None = None
         self._other_bytes: int | None = None
@@ -53,6 +55,10 @@ class Collector:
         """Of everything stored under any fingerprint."""
         with self._lock:
             return self._total_bytes()
+
+    def disk_bytes(self, conversation_id: str) -> int:
+        """What is kept of a conversation, in all ways; files others refer to as well are counted."""
+        return sum(catalog.disk_bytes(conversation_id) for catalog in self._own)
 
     def is_over(self, needed_bytes: int = 0) -> bool:
         """Whether the cap is exceeded, or too little space would be free with `needed_bytes` more on the disk."""
@@ -64,32 +70,33 @@ class Collector:
 
         `needed_bytes` are about to be written. For a floor that is out of reach, other programs having taken the space,
         nobody is evicted.
-        `protected` ones (under the current fingerprint) are never deleted. What cannot be deleted stays. Never raises.
+        `protected` ones (of the current model) are never deleted. What cannot be deleted stays. Never raises.
         """
         evictions: list[Eviction] = []
         with self._lock:
-            with contextlib.suppress(OSError):
-                self._catalog.purge_orphans()
+            for catalog in self._own:
+                with contextlib.suppress(OSError):
+                    catalog.purge_orphans()
             if not self._is_over(needed_bytes):
                 return ()
             for catalog in self._load_others():
                 with contextlib.suppress(OSError):
                     catalog.purge_orphans()
             candidates = self._candidates(protected)
-            evictable = sum(catalog.disk_bytes(key) for catalog, key in candidates)
+            evictable = sum(catalog.disk_bytes(key) for catalogs, key in candidates for catalog in catalogs)
             can_reach_floor = self._free_bytes() + evictable - needed_bytes >= self.limits.min_free_bytes
-            for catalog, conversation_id in candidates:
+            for catalogs, conversation_id in candidates:
                 if not (self._is_over_cap() or (can_reach_floor and self._is_over(needed_bytes))):
                     break
                 with contextlib.suppress(OSError):
-                    freed = catalog.remove(conversation_id)
-                    evictions.append(Eviction(conversation_id, freed, catalog.fingerprint))
+                    freed = sum(catalog.remove(conversation_id) for catalog in catalogs)
+                    evictions.append(Eviction(conversation_id, freed, catalogs[0].fingerprint))
         return tuple(evictions)
 
     def delete_conversation(self, conversation_id: str) -> None:
         """Leave no byte of a conversation under any fingerprint. Its saves must have ended. Raises OSError."""
         with self._lock:
-            delete_conversation(self._files, conversation_id, [self._catalog, *self._load_others()])
+            delete_conversation(self._files, conversation_id, [*self._own, *self._load_others()])
 
     def has_room(self, nbytes: int) -> bool:
         """Whether this much can be written without going below the free space that the limits leave untouched."""
@@ -110,31 +117,34 @@ class Collector:
             return _PLENTY
 
     def _total_bytes(self) -> int:
-        return self._catalog.total_bytes + self._others_total()
+        return sum(catalog.total_bytes for catalog in self._own) + self._others_total()
 
     def _others_total(self) -> int:
         if self._others is not None:
             return sum(other.total_bytes for other in self._others)
         if self._other_bytes is None:
-            own = self._files.folder(self._catalog.fingerprint)
+            own = [self._files.folder(catalog.fingerprint) for catalog in self._own]
             with contextlib.suppress(OSError):
-                self._other_bytes = sum(folder_bytes(each) for each in self._files.folders() if each != own)
+                self._other_bytes = sum(folder_bytes(each) for each in self._files.folders() if each not in own)
         return self._other_bytes or 0
 
     def _load_others(self) -> list[Catalog]:
         if self._others is None:
             found: list[str] = []
+            own = [catalog.fingerprint for catalog in self._own]
             with contextlib.suppress(OSError):
-                found = [each for each in self._files.fingerprints() if each != self._catalog.fingerprint]
+                found = [each for each in self._files.fingerprints() if each not in own]
             self._others = [Catalog(self._files, fingerprint) for fingerprint in found]
         return self._others
 
-    def _candidates(self, protected: AbstractSet[str]) -> list[tuple[Catalog, str]]:
+    def _candidates(self, protected: AbstractSet[str]) -> list[tuple[Sequence[Catalog], str]]:
         """In the order in which they go."""
         found: list[tuple[bool, int, int, str]] = []
-        catalogs = [self._catalog, *self._load_others()]
-        for index, catalog in enumerate(catalogs):
-            spared = protected if catalog is self._catalog else frozenset[str]()
-            keys = [key for key in catalog.conversation_ids() if key not in spared]
-            found += [(key in self.pinned, catalog.used_ns(key), index, key) for key in keys]
-        return [(catalogs[index], key) for _, _, index, key in sorted(found)]
+        groups: list[Sequence[Catalog]] = [self._own, *((other,) for other in self._load_others())]
+        for index, catalogs in enumerate(groups):
+            spared = protected if catalogs is self._own else frozenset[str]()
+            keys = dict.fromkeys(key for catalog in catalogs for key in catalog.conversation_ids() if key not in spared)
+            found += [
+                (key in self.pinned, max(catalog.used_ns(key) for catalog in catalogs), index, key) for key in keys
+            ]
+        return [(groups[index], key) for _, _, index, key in sorted(found)]

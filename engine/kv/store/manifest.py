@@ -9,6 +9,7 @@ import array
 import base64
 import io
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from engine.kv.block_keys import CHUNK_TOKENS, chunk_keys, root_key
+from engine.kv.block_keys import CHUNK_TOKENS, chunk_keys, root_key, tagged_key
 from engine.kv.store.chunk_format import FORMAT
 from engine.kv.store.files import KEY
 from engine.kv.store.problems import ManifestRejectedError
@@ -26,6 +27,7 @@ _T = TypeVar("_T")
 
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 LOSSY_TAG = "lossy"
+_TAG = re.compile(r"[0-9a-f]{32}")
 _SEAL = ',"xxh3_128":"%s"}'
 _SEAL_BYTES = len(_SEAL % ("0" * 32))
 
@@ -36,16 +38,18 @@ def root_of(fingerprint: str, *, is_exact: bool) -> bytes:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    fields = {
+    fields: dict[str, object] = {
         "format": FORMAT,
         "conversation_id": manifest.conversation_id,
         "is_exact": manifest.is_exact,
         "precision": manifest.precision,
         "template": manifest.template,
-        "chunks": [[chunk.key, chunk.tokens] for chunk in manifest.chunks],
+        "chunks": [[chunk.key, chunk.tokens, *([chunk.tag] if chunk.tag else [])] for chunk in manifest.chunks],
         "states": [[state.key, state.position] for state in manifest.states],
         "token_ids": base64.b64encode(ids_to_bytes(manifest.token_ids)).decode("ascii"),
     }
+    if not manifest.is_exact:
+        fields["codecs"] = manifest.codecs
     body = json.dumps(fields, separators=(",", ":"), ensure_ascii=True).encode("ascii")
     return body[:-1] + (_SEAL % xxhash.xxh3_128_hexdigest(body[:-1])).encode("ascii")
 
@@ -84,8 +88,12 @@ def check_manifest(manifest: Manifest, fingerprint: str) -> None:
         raise ManifestRejectedError("chunks and token ids differ in length")
     if not 1 <= counts[-1] <= CHUNK_TOKENS:
         raise ManifestRejectedError("a chunk has an impossible length")
+    if any(chunk.tag if manifest.is_exact else not _TAG.fullmatch(chunk.tag) for chunk in manifest.chunks):
+        raise ManifestRejectedError("a chunk has an impossible tag")
+    if bool(manifest.codecs) is manifest.is_exact:
+        raise ManifestRejectedError("codecs of an exact cache, or none of a lossy one")
     try:
-        expected = chunk_keys(root_of(fingerprint, is_exact=manifest.is_exact), array.array("I", manifest.token_ids))
+        expected = _expected_keys(manifest, root_of(fingerprint, is_exact=manifest.is_exact))
     except (TypeError, OverflowError) as error:
         raise ManifestRejectedError("token ids out of range") from error
     if [chunk.key for chunk in manifest.chunks] != expected:
@@ -93,6 +101,16 @@ def check_manifest(manifest: Manifest, fingerprint: str) -> None:
     for state in manifest.states:
         if not KEY.fullmatch(state.key) or not 1 <= state.position <= tokens:
             raise ManifestRejectedError("a state is impossible")
+
+
+def lossy_keys(root: bytes, token_ids: Sequence[int], tags: Sequence[str]) -> list[str]:
+    """Names of the chunks of a lossy cache."""
+    keys: list[str] = []
+    parent = root
+    for index, tag in enumerate(tags):
+        parent = tagged_key(parent, token_ids[index * CHUNK_TOKENS : (index + 1) * CHUNK_TOKENS], tag)
+        keys.append(parent.hex())
+    return keys
 
 
 def ids_to_bytes(token_ids: Sequence[int]) -> bytes:
@@ -112,6 +130,11 @@ def bytes_to_ids(data: bytes) -> tuple[int, ...]:
     return tuple(ids)
 
 
+def _expected_keys(manifest: Manifest, root: bytes) -> list[str]:
+    ids = array.array("I", manifest.token_ids)
+    return chunk_keys(root, ids) if manifest.is_exact else lossy_keys(root, ids, [one.tag for one in manifest.chunks])
+
+
 def _parse(fields: dict[str, Any]) -> Manifest:
     """Raises KeyError, TypeError or ValueError when a field is missing or of another type."""
     if fields["format"] != FORMAT:
@@ -119,11 +142,15 @@ def _parse(fields: dict[str, Any]) -> Manifest:
     return Manifest(
         conversation_id=_typed(fields["conversation_id"], str),
         token_ids=bytes_to_ids(base64.b64decode(_typed(fields["token_ids"], str), validate=True)),
-        chunks=tuple(ChunkRef(_typed(key, str), _typed(tokens, int)) for key, tokens in fields["chunks"]),
+        chunks=tuple(
+            ChunkRef(_typed(key, str), _typed(tokens, int), *(_typed(one, str) for one in tag))
+            for key, tokens, *tag in fields["chunks"]
+        ),
         states=tuple(StateRef(_typed(key, str), _typed(position, int)) for key, position in fields["states"]),
         is_exact=_typed(fields["is_exact"], bool),
         precision=_typed(fields["precision"], str),
         template=_typed(fields["template"], str),
+        codecs=tuple(_typed(name, str) for name in fields.get("codecs", ())),
     )
 
 

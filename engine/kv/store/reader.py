@@ -1,7 +1,7 @@
 """Reads chunks and states into the caller's memory: checked first, and published by the caller only if intact.
 
-Nothing in a file is trusted: a chunk's header is rebuilt and compared, its size, token ids and checksums too; a state's
-shapes are bounded by the file's real size before anything is allocated.
+Nothing in a file is trusted: a chunk's header is rebuilt and compared, its size, token ids and checksums too; shapes of
+a state or a lossy chunk are bounded by the file's real size before anything is allocated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from dataclasses import dataclass
 
 import xxhash
 
-from engine.kv.store.chunk_format import MAX_STATE_HEADER_BYTES, FileLayout, parse_state_header, token_ids_spec
+from engine.kv.store.chunk_format import (
+    MAX_HEADER_BYTES,
+    TOKEN_IDS,
+    FileLayout,
+    content_tag,
+    parse_header,
+    token_ids_spec,
+)
 from engine.kv.store.files import FileName, StoreFiles
 from engine.kv.store.problems import ChunkRejectedError, StoreProblem
 from engine.kv.store.records import ChunkRef, StateRef, TensorSpec
@@ -79,22 +86,45 @@ class StoreReader:
 
     def read_state(self, ref: StateRef) -> dict[str, tuple[TensorSpec, memoryview]]:
         """The tensors of a state, in file order, in memory of their own. Raises ChunkRejectedError."""
-        with self._open(FileName(ref.key, True)) as file:
-            with _problems(ref.key):
+        return self._read_described(FileName(ref.key, True), _own_memory, None)
+
+    def read_lossy(
+        self, ref: ChunkRef, token_ids: Sequence[int], allocate: Callable[[int], memoryview]
+    ) -> dict[str, tuple[TensorSpec, memoryview]]:
+        """The tensors of a lossy chunk but for its ids, in file order, in memory from `allocate`.
+
+        What they are and what is in them is what was saved. Raises ChunkRejectedError.
+        """
+        found = self._read_described(FileName(ref.key, False), allocate, ref.tag)
+        spec, ids = found.pop(TOKEN_IDS, (None, memoryview(b"")))
+        if spec != token_ids_spec(ref.tokens) or ids != memoryview(array.array("I", token_ids)).cast("B"):
+            raise ChunkRejectedError(StoreProblem.FOREIGN, ref.key, "token ids differ")
+        return found
+
+    def _read_described(
+        self, name: FileName, allocate: Callable[[int], memoryview], tag: str | None
+    ) -> dict[str, tuple[TensorSpec, memoryview]]:
+        """All tensors of a file that tells their shapes, and whose content has this `tag`."""
+        key = name.key
+        with self._open(name) as file:
+            with _problems(key):
                 size = file.seek(0, io.SEEK_END)
                 file.seek(0)
-            start = _read_exactly(file, 8, ref.key)
+            start = _read_exactly(file, 8, key)
             length = int(struct.unpack("<Q", start)[0])
-            if length > MAX_STATE_HEADER_BYTES:
-                raise ChunkRejectedError(StoreProblem.FOREIGN, ref.key, "header too large")
+            if length > MAX_HEADER_BYTES:
+                raise ChunkRejectedError(StoreProblem.FOREIGN, key, "header too large")
             if length > size - 8:
-                raise ChunkRejectedError(StoreProblem.CUT_SHORT, ref.key)
-            raw = start + _read_exactly(file, length, ref.key)
-            layout = parse_state_header(raw, self._fingerprint, ref.key, size)
-            _check_size(layout, size, ref.key)
-            memory = [memoryview(bytearray(spec.nbytes)) for spec in layout.specs]
-            if _read_tensors(file, [(data,) for data in memory], ref.key, _never) != layout.checksums(raw):
-                raise ChunkRejectedError(StoreProblem.CHECKSUM, ref.key)
+                raise ChunkRejectedError(StoreProblem.CUT_SHORT, key)
+            raw = start + _read_exactly(file, length, key)
+            layout = parse_header(raw, self._fingerprint, key, size)
+            checksums = layout.checksums(raw)
+            _check_size(layout, size, key)
+            if checksums is None or (tag is not None and content_tag(layout.specs, checksums) != tag):
+                raise ChunkRejectedError(StoreProblem.FOREIGN, key, "not what was saved")
+            memory = [allocate(spec.nbytes) for spec in layout.specs]
+            if _read_tensors(file, [(data,) for data in memory], key, _never) != checksums:
+                raise ChunkRejectedError(StoreProblem.CHECKSUM, key)
             return {spec.name: (spec, data) for spec, data in zip(layout.specs, memory, strict=True)}
 
     def _read_some(self, jobs: Sequence[ChunkJob], run: _Run) -> None:
@@ -229,3 +259,7 @@ def _read_batch(
 
 def _never() -> bool:
     return False
+
+
+def _own_memory(nbytes: int) -> memoryview:
+    return memoryview(bytearray(nbytes))

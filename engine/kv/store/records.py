@@ -34,10 +34,14 @@ class TensorBytes:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
-    """A chunk of a conversation: its content key (hex) and how many tokens it holds; only the last may be short."""
+    """A chunk of a conversation: its content key (hex) and how many tokens it holds; only the last may be short.
+
+    `tag` (hex): what a lossy chunk holds, as its tokens do not say it; "" for an exact one.
+    """
 
     key: str
     tokens: int
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Manifest:
     """All that is kept of one conversation under one fingerprint. `is_exact`: never went through a lossy codec.
 
     `template` identifies the chat template that rendered it: not part of the key, but a reason when nothing matches.
+    `codecs`: those a lossy one went through, the last one last.
     """
 
     conversation_id: str
@@ -62,6 +67,7 @@ class Manifest:
     is_exact: bool = True
     precision: str = ""
     template: str = ""
+    codecs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

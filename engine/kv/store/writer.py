@@ -28,6 +28,8 @@ from engine.kv.store.records import Manifest, NewFile
 from engine.kv.store.scan import names_of
 from engine.kv.store.scratch_file import ScratchFile, sync_folder
 
+Prepare = Callable[[Callable[[], None]], tuple[Manifest, Sequence[NewFile]]]
+
 SLICE_BYTES = 1024 * 1024
 _DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -36,7 +38,8 @@ _DISK_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 class SaveResult:
     """How a save ended. `error` is None on success; `is_cancelled`: a newer state or a deletion made it needless.
 
-    `bytes_written` counts all that went to the disk, `bytes_total` all this conversation now refers to.
+    `bytes_written` counts all that went to the disk, `bytes_total` all this conversation now refers to. `is_exact`: in
+    full precision.
     """
 
     conversation_id: str
@@ -48,14 +51,19 @@ class SaveResult:
     error: OSError | None = None
     is_cancelled: bool = False
     evicted: tuple[Eviction, ...] = ()
+    is_exact: bool = True
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    manifest: Manifest
-    new_files: Sequence[NewFile]
+    catalog: Catalog
+    conversation_id: str
+    tokens: int
     request_id: str
-    names: list[FileName]
+    manifest: Manifest | None = None
+    new_files: Sequence[NewFile] = ()
+    names: Sequence[FileName] = ()
+    prepare: Prepare | None = None
     written: int = 0
     is_cancelled: bool = False
     is_started: bool = False
@@ -63,17 +71,13 @@ class _Job:
     is_ended: bool = False
     evicted: list[Eviction] = field(default_factory=list)
 
-    @property
-    def conversation_id(self) -> str:
-        return self.manifest.conversation_id
-
 
 class _CancelledError(Exception):
     pass
 
 
 class StoreWriter:
-    """One background writer for one catalog. `on_done` is called on its thread, once for every save."""
+    """One background writer, for a catalog and those beside it. `on_done` is called on its thread, once a save."""
 
     def __init__(self, catalog: Catalog, collector: Collector, on_done: Callable[[SaveResult], None]) -> None:
         self._catalog = catalog
@@ -95,12 +99,19 @@ class StoreWriter:
         names = names_of(manifest)
         if not {FileName(new.key, new.is_state) for new in new_files} <= set(names):
             raise ValueError("a file that the manifest does not refer to")
-        job = _Job(manifest, new_files, request_id, names)
+        tokens = len(manifest.token_ids)
+        job = _Job(self._catalog, manifest.conversation_id, tokens, request_id, manifest, new_files, names)
         self._catalog.hold(names)
-        with self._turn:
-            self._cancel(job.conversation_id)
-            self._jobs.setdefault(job.conversation_id, []).append(job)
-        self._queue.put(job)
+        self._add(job)
+
+    def save_prepared(
+        self, conversation_id: str, tokens: int, prepare: Prepare, request_id: str, catalog: Catalog
+    ) -> None:
+        """The same, under `catalog`, where one has to read all there is to know how files are called.
+
+        `prepare` does that on the writer's thread, and calls what it is given between slices.
+        """
+        self._add(_Job(catalog, conversation_id, tokens, request_id, prepare=prepare))
 
     def release(self, conversation_id: str) -> None:
         """Give up the unfinished saves of a conversation and return once its memory is no longer read."""
@@ -108,10 +119,13 @@ class StoreWriter:
             jobs = self._cancel(conversation_id)
             self._turn.wait_for(lambda: not any(job.is_reading for job in jobs))
 
-    def discard(self, conversation_id: str) -> None:
-        """Give up the unfinished saves of a conversation and return once no file of theirs is left."""
+    def discard(self, conversation_id: str, catalog: Catalog | None = None) -> None:
+        """Give up the unfinished saves of a conversation and return once no file of theirs is left.
+
+        `catalog`: only those under this one.
+        """
         with self._turn:
-            jobs = self._cancel(conversation_id)
+            jobs = self._cancel(conversation_id, catalog)
             self._turn.wait_for(lambda: all(job.is_ended for job in jobs))
 
     def delete_conversation(self, conversation_id: str) -> None:
@@ -140,9 +154,15 @@ class StoreWriter:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _cancel(self, conversation_id: str) -> list[_Job]:
+    def _add(self, job: _Job) -> None:
+        with self._turn:
+            self._cancel(job.conversation_id)
+            self._jobs.setdefault(job.conversation_id, []).append(job)
+        self._queue.put(job)
+
+    def _cancel(self, conversation_id: str, catalog: Catalog | None = None) -> list[_Job]:
         """With the lock held: mark all jobs of a conversation; those not begun end here."""
-        jobs = list(self._jobs.get(conversation_id, ()))
+        jobs = [job for job in self._jobs.get(conversation_id, ()) if catalog in (None, job.catalog)]
         for job in jobs:
             job.is_cancelled = True
             if not job.is_started:
@@ -168,13 +188,14 @@ class StoreWriter:
                 SaveResult(
                     conversation_id=job.conversation_id,
                     request_id=job.request_id,
-                    tokens=len(job.manifest.token_ids),
+                    tokens=job.tokens,
                     bytes_written=job.written,
-                    bytes_total=self._catalog.disk_bytes(job.conversation_id),
+                    bytes_total=self._collector.disk_bytes(job.conversation_id),
                     save_s=time.perf_counter() - started,
                     error=error,
                     is_cancelled=is_cancelled,
                     evicted=tuple(job.evicted),
+                    is_exact=job.catalog is self._catalog,
                 )
             )
 
@@ -183,6 +204,8 @@ class StoreWriter:
         try:
             with self._unless_cancelled(job):
                 job.is_started = True
+            if job.prepare is not None:
+                self._prepare(job, job.prepare)
             try:
                 self._attempt(job)
             except OSError as error:
@@ -193,6 +216,19 @@ class StoreWriter:
             with self._turn:
                 self._end(job)
                 self._turn.notify_all()
+
+    def _prepare(self, job: _Job, prepare: Prepare) -> None:
+        with self._unless_cancelled(job):
+            job.is_reading = True
+        try:
+            manifest, new_files = prepare(lambda: self._wait_for_turn(job))
+            check_manifest(manifest, job.catalog.fingerprint)
+            job.catalog.hold(names := names_of(manifest))
+            job.names = names
+            job.manifest, job.new_files = manifest, new_files
+        finally:
+            job.prepare = None
+            self._stop_reading(job)
 
     def _can_retry(self, job: _Job, error: OSError) -> bool:
         if isinstance(error, FileNotFoundError):  # a damaged file was removed after we had found it
@@ -220,22 +256,24 @@ class StoreWriter:
             self._stop_reading(job)
         for folder in folders:
             sync_folder(folder)
-        job.written += self._catalog.put(job.manifest, self._unless_cancelled(job))
+        assert job.manifest is not None
+        job.written += job.catalog.put(job.manifest, self._unless_cancelled(job))
 
     def _write_file(self, job: _Job, new_file: NewFile, *, is_last: bool) -> Path:
         """Write a file unless it is there already. Returns its folder, whose names are not durable yet."""
         name = FileName(new_file.key, new_file.is_state)
-        layout = FileLayout.of(self._catalog.fingerprint, name.key, [tensor.spec for tensor in new_file.tensors])
-        path = self._catalog.files.path(self._catalog.fingerprint, name)
+        catalog = job.catalog
+        layout = FileLayout.of(catalog.fingerprint, name.key, [tensor.spec for tensor in new_file.tensors])
+        path = catalog.files.path(catalog.fingerprint, name)
         self._wait_for_turn(job)
-        if not self._catalog.has_whole(name, layout.file_bytes):
-            self._catalog.files.make_folder(path.parent)
-            with self._catalog.files.scratch(path) as scratch:
+        if not catalog.has_whole(name, layout.file_bytes):
+            catalog.files.make_folder(path.parent)
+            with catalog.files.scratch(path) as scratch:
                 self._write_content(job, scratch, layout, new_file)
                 if is_last:
                     self._stop_reading(job)
                 scratch.finish()
-                self._catalog.publish(scratch, name, layout.file_bytes)
+                catalog.publish(scratch, name, layout.file_bytes)
         return path.parent
 
     def _write_content(self, job: _Job, scratch: ScratchFile, layout: FileLayout, new_file: NewFile) -> None:
@@ -278,12 +316,12 @@ class StoreWriter:
         if job.is_ended:
             return
         job.is_ended = True
-        job.new_files = ()  # the views keep the cache's memory alive
+        job.new_files, job.prepare = (), None  # the views keep the cache's memory alive
         jobs = self._jobs[job.conversation_id]
         jobs.remove(job)
         if not jobs:
             del self._jobs[job.conversation_id]
-        self._catalog.let_go(job.names)
+        job.catalog.let_go(job.names)
 
 
 def _new_bytes(job: _Job) -> int:

@@ -20,7 +20,7 @@ from engine.kv.store.chunk_format import chunk_file
 from engine.kv.store.collector import Collector, Limits
 from engine.kv.store.files import StoreFiles
 from engine.kv.store.leftovers import remove_leftovers
-from engine.kv.store.manifest import root_of
+from engine.kv.store.manifest import lossy_keys, root_of
 from engine.kv.store.reader import ChunkJob, ReadResult, StoreReader
 from engine.kv.store.records import ChunkRef, Manifest, NewFile, StateRef, TensorBytes, TensorSpec
 from engine.kv.store.writer import SaveResult, StoreWriter
@@ -53,9 +53,12 @@ def content(token_ids: Sequence[int], spec: TensorSpec) -> bytes:
 
 
 def refs_of(fingerprint: str, token_ids: Sequence[int], *, is_exact: bool = True) -> tuple[ChunkRef, ...]:
-    keys = chunk_keys(root_of(fingerprint, is_exact=is_exact), token_ids)
+    root, num_chunks = root_of(fingerprint, is_exact=is_exact), -(-len(token_ids) // CHUNK_TOKENS)
+    tags = [""] * num_chunks if is_exact else [f"{index:032x}" for index in range(num_chunks)]
+    keys = chunk_keys(root, token_ids) if is_exact else lossy_keys(root, token_ids, tags)
     return tuple(
-        ChunkRef(key, min(CHUNK_TOKENS, len(token_ids) - index * CHUNK_TOKENS)) for index, key in enumerate(keys)
+        ChunkRef(key, min(CHUNK_TOKENS, len(token_ids) - index * CHUNK_TOKENS), tag)
+        for index, (key, tag) in enumerate(zip(keys, tags, strict=True))
     )
 
 
@@ -92,7 +95,8 @@ class Store:
     ) -> Manifest:
         refs = refs_of(self.fingerprint, token_ids, is_exact=is_exact)
         tagged = tuple(StateRef(self.state_key(token_ids[:position]), position) for position in states)
-        return Manifest(conversation_id, tuple(token_ids), refs, tagged, is_exact, "bf16")
+        codecs = () if is_exact else ("int8",)
+        return Manifest(conversation_id, tuple(token_ids), refs, tagged, is_exact, "bf16", codecs=codecs)
 
     def state_key(self, token_ids: Sequence[int]) -> str:
         return refs_of(self.fingerprint, token_ids)[-1].key

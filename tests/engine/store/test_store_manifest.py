@@ -24,7 +24,8 @@ PRINT = fingerprint_of("m")
 
 def manifest_of(token_ids: list[int], conversation_id: str = "c", *, is_exact: bool = True) -> Manifest:
     refs = refs_of(PRINT, token_ids, is_exact=is_exact)
-    return Manifest(conversation_id, tuple(token_ids), refs, (StateRef("ab" * 32, 1),), is_exact, "bf16")
+    codecs = () if is_exact else ("int8",)
+    return Manifest(conversation_id, tuple(token_ids), refs, (StateRef("ab" * 32, 1),), is_exact, "bf16", codecs=codecs)
 
 
 def sealed(fields: dict[str, object]) -> bytes:
@@ -55,6 +56,7 @@ def test_any_change_is_noticed() -> None:
 
 
 GOOD = manifest_of(ids(600))
+LOSSY = manifest_of(ids(600), is_exact=False)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,12 @@ GOOD = manifest_of(ids(600))
         replace(GOOD, states=(StateRef("ab" * 32, 601),)),
         replace(GOOD, states=(StateRef("../" * 21 + "x", 5),)),
         replace(GOOD, is_exact=False),
+        replace(GOOD, chunks=(replace(GOOD.chunks[0], tag="0" * 32), *GOOD.chunks[1:])),
+        replace(LOSSY, is_exact=True),
+        replace(LOSSY, codecs=()),
+        replace(LOSSY, chunks=(replace(LOSSY.chunks[0], tag="f" * 32), *LOSSY.chunks[1:])),
+        replace(LOSSY, chunks=(replace(LOSSY.chunks[0], tag="0" * 30), *LOSSY.chunks[1:])),
+        replace(LOSSY, chunks=(replace(LOSSY.chunks[0], tag=""), *LOSSY.chunks[1:])),
     ],
 )
 def test_contradictions_are_rejected_though_the_checksum_is_right(bad: Manifest) -> None:
