@@ -170,7 +170,7 @@ class Runtime:
         caches.codecs.probe(is_wanted)
 
     def save(self, conversation_id: str, request_id: str) -> None:
-        """Queue the snapshot after a reply; the outcome comes later as an event. Then tidy the memory."""
+        """Queue the snapshot after a reply, or a compression; the outcome comes later, as an event. Then tidy up."""
         _, caches = self._loaded()
         problem = caches.save(conversation_id, request_id)
         if problem is not None:
@@ -192,11 +192,6 @@ class Runtime:
             if not is_out_of_memory(error):
                 raise
             raise OutOfMemoryError("Memory ran out; the chat's cache is as it was, so close other programs.") from error
-
-    def park_others(self, conversation_id: str) -> None:
-        """Tidy the memory once a chat has become active."""
-        _, caches = self._loaded()
-        caches.park_others(conversation_id)
 
     def forget(self, conversation_id: str) -> None:
         """Raises OSError when a file cannot be removed."""

@@ -196,7 +196,7 @@ class EngineWorker:
                 runtime.probe_codecs(self._is_wanted)
             case Compress() | Undo():
                 self._on_event(runtime.compress(command, self._cancelled[command.request_id].is_set))
-                runtime.park_others(command.conversation_id)
+                runtime.save(command.conversation_id, command.request_id)
             case Pin():
                 runtime.pin(command.conversation_ids)
             case Forget():
