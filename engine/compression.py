@@ -284,6 +284,7 @@ class _Change:
             [*ids, ids[-1]],  # of a prompt the last token is always read, of the chat none has to be
             history_tokens=len(ids),
             is_incognito=is_incognito or command.is_incognito,
+            is_exact=True,
             is_cancelled=self._is_cancelled,
         )
         rest = ids[active.reused :]
