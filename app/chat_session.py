@@ -158,7 +158,16 @@ class ChatSession:
         history = self._history_to_compress(conversation_id)
         request_id, started_on = _new_id(), self._started_on(conversation_id)
         self._compressions.ask(
-            Compress(conversation_id, request_id, history, keep, method, is_int8, started_on=started_on)
+            Compress(
+                conversation_id,
+                request_id,
+                history,
+                keep,
+                method,
+                is_int8,
+                started_on=started_on,
+                is_incognito=self._store.is_in_memory,
+            )
         )
         return request_id
 
@@ -166,7 +175,10 @@ class ChatSession:
         """Ask for the whole cache in full precision again. Returns the request id. Raises as `compress` does."""
         history = self._history_to_compress(conversation_id)
         request_id, started_on = _new_id(), self._started_on(conversation_id)
-        self._compressions.ask(Undo(conversation_id, request_id, history, started_on=started_on))
+        is_incognito = self._store.is_in_memory
+        self._compressions.ask(
+            Undo(conversation_id, request_id, history, started_on=started_on, is_incognito=is_incognito)
+        )
         return request_id
 
     def history(self, conversation_id: str) -> tuple[ChatMessage, ...]:

@@ -141,9 +141,8 @@ def _parser() -> argparse.ArgumentParser:
         default=_DEFAULT_KEPT,
         help=f"how much to keep, {_LEAST_KEPT} to {_MOST_KEPT} (default {_DEFAULT_KEPT})",
     )
-    how = compress.add_mutually_exclusive_group()
-    how.add_argument("--int8", action="store_true", help="store what is kept in 8 bits as well")
-    how.add_argument(
+    compress.add_argument("--int8", action="store_true", help="store what is kept in 8 bits as well")
+    compress.add_argument(
         "--forget-middle",
         action="store_true",
         help="forget the middle: only the beginning and the latest part are kept (StreamingLLM)",

@@ -9,7 +9,6 @@ from pathlib import Path
 from engine.protocol.commands import (
     Command,
     Compress,
-    CompressMethod,
     Forget,
     Generate,
     LoadModel,
@@ -231,7 +230,7 @@ class ScriptedEngine(SilentEngine):
             self.on_event(Compressed(*told, 12, 1.0, "float32", 82_944, CACHE.bytes, 0.1, read_tokens=4))
         else:
             method = command.method
-            precision = "kvzip-int8" if command.is_int8 else "kvzip" if method is CompressMethod.KVZIP else "streaming"
+            precision = f"{method}-int8" if command.is_int8 else str(method)
             left = round(CACHE.bytes * command.keep)
             self.on_event(Compressed(*told, 12, command.keep, precision, CACHE.bytes, left, 0.8))
 

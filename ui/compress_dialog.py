@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, Signal, Slot
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
     QButtonGroup,
     QCheckBox,
@@ -64,19 +65,18 @@ class CompressDialog(QDialog):
         self.cancel_button = QPushButton()
         self.cancel_button.setAutoDefault(False)
         self._lay_out()
-        self.int8.toggled.connect(self._on_changed)
-        self.forget_middle.toggled.connect(self._on_changed)
+        self.int8.toggled.connect(self._retranslate)
+        self.forget_middle.toggled.connect(self._retranslate)
         self.compress_button.clicked.connect(self._on_compress_clicked)
         self.cancel_button.clicked.connect(self.reject)
         self._retranslate()
 
     @property
     def choice(self) -> CompressChoice:
-        forgets = self.forget_middle.isChecked()
         return CompressChoice(
             keep=self.shares.checkedId() / 100,
-            method=CompressMethod.STREAMING if forgets else CompressMethod.KVZIP,
-            is_int8=self.int8.isChecked() and not forgets,
+            method=CompressMethod.STREAMING if self.forget_middle.isChecked() else CompressMethod.KVZIP,
+            is_int8=self.int8.isChecked(),
         )
 
     def size_words(self, percent: int) -> str:
@@ -88,10 +88,9 @@ class CompressDialog(QDialog):
             self._retranslate()
         super().changeEvent(event)
 
-    @Slot()
-    def _on_changed(self) -> None:
-        self.int8.setEnabled(not self.forget_middle.isChecked())
-        self._retranslate()
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._fit()
 
     @Slot()
     def _on_compress_clicked(self) -> None:
@@ -106,6 +105,7 @@ class CompressDialog(QDialog):
             after=numbers.size(round(self._full_bytes * share)), before=numbers.size(self._bytes_now)
         )
 
+    @Slot()
     def _retranslate(self) -> None:
         forgets = self.forget_middle.isChecked()
         self.setWindowTitle(self.tr("Compress this chat's memory"))
@@ -119,9 +119,9 @@ class CompressDialog(QDialog):
         )
         self._how_much.setText(self.tr("How much to keep"))
         prices = {
-            70: self.tr("hardly noticeable"),
+            70: self.tr("replies hardly change"),
             50: self.tr("small details may be lost"),
-            30: self.tr("most memory freed, more details lost"),
+            30: self.tr("more details may be lost"),
         }
         for percent in PERCENTS:
             button = self.shares.button(percent)
@@ -142,6 +142,11 @@ class CompressDialog(QDialog):
         )
         self.compress_button.setText(self.tr("Forget the middle") if forgets else self.tr("Compress"))
         self.cancel_button.setText(self.tr("Cancel"))
+        self._fit()
+
+    def _fit(self) -> None:
+        """As high as these words need at this width."""
+        self.setFixedHeight(self._column.totalHeightForWidth(_WIDTH))
 
     def _lay_out(self) -> None:
         rows = QGridLayout()
@@ -155,6 +160,7 @@ class CompressDialog(QDialog):
             rows.addWidget(self._size_words[percent], row, 1)
             rows.addWidget(self._share_words[percent], row, 2)
         self.shares.button(PERCENTS[-1]).setChecked(True)
+        self.shares.button(PERCENTS[-1]).setFocus()
         line = QFrame()
         line.setProperty("kind", "rule")
         buttons = QHBoxLayout()
@@ -162,7 +168,7 @@ class CompressDialog(QDialog):
         buttons.addStretch(1)
         buttons.addWidget(self.cancel_button)
         buttons.addWidget(self.compress_button)
-        column = QVBoxLayout(self)
+        self._column = column = QVBoxLayout(self)
         column.setContentsMargins(SPACE_XL, SPACE_XL, SPACE_XL, SPACE_XL)
         column.setSpacing(SPACE_S)
         column.addWidget(self._heading)

@@ -31,7 +31,7 @@ class MeterCell(QWidget):
         self.note.setProperty("kind", "muted")
         self.note.hide()
         self.drawing = drawing
-        row = QHBoxLayout(self)
+        self._row = row = QHBoxLayout(self)
         row.setContentsMargins(18, 0, 18, 0)
         row.setSpacing(9)
         for widget in (self.label, self.value, self.note):
@@ -42,6 +42,11 @@ class MeterCell(QWidget):
     def set_note(self, text: str, is_roomy: bool) -> None:
         self.note.setText(text)
         self.note.setVisible(bool(text) and is_roomy)
+
+    def fit(self) -> None:
+        """Make its size that of what it shows now, not at the next event."""
+        self._row.invalidate()
+        self._row.activate()
 
     def speak(self, extra: str = "") -> None:
         words = [self.label.text(), self.value.text(), self.note.text(), extra]
@@ -144,17 +149,20 @@ class MeterStrip(QWidget):
         self.state.setAccessibleName(self.tr("State: {state}").format(state=self.state.text()))
 
     def _fit(self) -> None:
-        """Leave out what there is no room for: first words of the additions, then these, the drawings, the memory."""
+        """Leave out what there is no room for: long words, the first token, the drawings, the precision, the memory."""
         reading = self._reading
         for roominess in (5, 4, 3, 2, 1, 0):
             in_full = roominess >= 5
-            self.cache.set_note(reading.precision_words() if in_full else reading.precision_mark(), roominess >= 3)
+            self.cache.set_note(reading.precision_words() if in_full else reading.precision_mark(), roominess >= 2)
             self.speed.set_note(reading.first_token_words(), roominess >= 4)
             for cell in (self.context, self.cache, self.speed):
                 assert cell.drawing is not None
-                cell.drawing.setVisible(roominess >= 2)
+                cell.drawing.setVisible(roominess >= 3)
             self.memory.setVisible(roominess >= 1)
             self._memory_line.setVisible(roominess >= 1)
+            for cell in (self.context, self.cache, self.memory, self.speed):
+                cell.fit()
+            self._row.invalidate()
             if self._row.minimumSize().width() <= self.width():
                 return
 

@@ -18,6 +18,7 @@ _KINDS = {  # of precision, by which the theme's colours are named
     "kvzip": "kvzip",
     "kvzip-int8": "kvzip",
     "streaming": "kvzip",
+    "streaming-int8": "kvzip",
 }
 FULL = "16bit"
 
@@ -68,6 +69,10 @@ def precision_words(precision: str, kept: float = 1.0) -> str:
             return _tr("{share} kept, middle forgotten").format(share=share)
         case "streaming", False:
             return _tr("middle forgotten")
+        case "streaming-int8", True:
+            return _tr("{share} kept, middle forgotten, 8 bit").format(share=share)
+        case "streaming-int8", False:
+            return _tr("middle forgotten, 8 bit")
     return precision
 
 
@@ -84,7 +89,7 @@ def precision_mark(precision: str, kept: float = 1.0) -> str:
             return _tr("4 bit")
         case "mixed":
             return _tr("mixed")
-        case "kvzip" | "kvzip-int8" | "streaming":
+        case "kvzip" | "kvzip-int8" | "streaming" | "streaming-int8":
             return numbers.percent(kept) if kept < 1.0 else _tr("compressed")
     return precision
 
@@ -106,6 +111,6 @@ def precision_help(precision: str) -> str:
             return _tr("Some parts of this chat are kept in fewer bits than others; wording may change a little.")
         case "kvzip" | "kvzip-int8":
             return _tr("Only what matters most is kept: details may be missing from replies, until you undo it.")
-        case "streaming":
+        case "streaming" | "streaming-int8":
             return _tr("The middle of this chat is forgotten: the model does not know it, until you undo it.")
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from string import Template
 
+from app.paths import resources_dir
 from ui.tokens import RADIUS_COMPOSER, RADIUS_CONTROL, SECONDARY_PX, SMALL_PX, TEXT_PX, TITLE_PX, Tokens
 
 _SHEET = Template("""
@@ -67,6 +68,17 @@ QPushButton[kind="suggestion"] { text-align: left; padding: 10px 14px; border-ra
 
 QPushButton[kind="new"] { text-align: left; padding: 0px 8px; font-weight: 500; }
 
+QRadioButton, QCheckBox { color: $text; spacing: 8px; padding: 2px 0px; background: transparent; }
+QRadioButton:disabled, QCheckBox:disabled { color: $muted; }
+QRadioButton::indicator, QCheckBox::indicator { width: 14px; height: 14px; border: 1px solid $muted;
+    background: $surface; }
+QRadioButton::indicator { border-radius: 8px; }
+QCheckBox::indicator { border-radius: 4px; }
+QRadioButton::indicator:checked { width: 6px; height: 6px; border: 5px solid $accent; background: $surface; }
+QCheckBox::indicator:checked { border: 1px solid $accent; background: $accent; image: url("$check"); }
+QRadioButton::indicator:focus, QCheckBox::indicator:focus { border-color: $accent; }
+QRadioButton:focus, QCheckBox:focus { color: $accent; }
+
 QFrame#composerCard { background: $surface; border: 1px solid $line; border-radius: ${composer}px; }
 QFrame#composerCard[active="true"] { border: 1px solid $focus_line; }
 QFrame#codeCard { background: $code; border: 1px solid $line; border-radius: 8px; }
@@ -113,6 +125,7 @@ def style_sheet(tokens: Tokens) -> str:
         thumb=tokens.line,
         focus_line=_mix(tokens.line, tokens.accent, 0.55),
         selection_text_behind=_mix(tokens.accent_behind, tokens.accent, 0.18),
+        check=(resources_dir() / "icons" / f"check_{'dark' if tokens.is_dark else 'light'}.svg").as_posix(),
         control=RADIUS_CONTROL,
         composer=RADIUS_COMPOSER,
         title=TITLE_PX,

@@ -713,6 +713,7 @@ def test_compress_and_uncompress_tell_what_they_did(ember):
         (("--keep", "70"), (0.7, "kvzip", False)),
         (("--keep", "10%", "--int8"), (0.1, "kvzip", True)),
         (("--keep", "90", "--forget-middle"), (0.9, "streaming", False)),
+        (("--forget-middle", "--int8"), (0.3, "streaming", True)),
     ],
 )
 def test_compress_asks_for_what_the_options_say(ember, options, asked):
@@ -723,9 +724,7 @@ def test_compress_asks_for_what_the_options_say(ember, options, asked):
     assert [message.text for message in command.messages] == ["Hello", "Hello there."]
 
 
-@pytest.mark.parametrize(
-    "options", [("--keep", "5"), ("--keep", "91"), ("--keep", "0.3"), ("--keep", "x"), ("--int8", "--forget-middle")]
-)
+@pytest.mark.parametrize("options", [("--keep", "5"), ("--keep", "91"), ("--keep", "0.3"), ("--keep", "x")])
 def test_compress_refuses_what_makes_no_sense(ember, capsys, options):
     with pytest.raises(SystemExit) as left:
         ember("compress", "abcd", *options)
