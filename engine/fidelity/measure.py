@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 
 import torch
 
+from engine.compression import can_compress, repeat_prompts
 from engine.fidelity.divergence import Divergence, Reference, StoppedError
-from engine.fidelity.recall import FACTS, MOST_ANSWER_TOKENS, QUESTION_TOKENS, Questions, ask, plant
-from engine.fidelity.schemes import FULL, SCHEMES, Kept, Scheme, SchemeError, put_through
+from engine.fidelity.recall import FACTS, Questions, ask, most_asked_tokens, plant
+from engine.fidelity.schemes import FULL, SCHEMES, Kept, Scheme, SchemeError, extent_of, put_through
 from engine.fidelity.speed import MOST_STEPS, compare_speed
 from engine.fidelity.texts import NAMES, Texts
 from engine.generation.prefill import prefill
 from engine.kv.blocks import BlockPool
-from engine.kv.kvzip import RepeatPrompts, score
+from engine.kv.kvzip import CHUNK_TOKENS, LEAST_CHUNK, score
 from engine.kv.resident import Resident
 from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel
@@ -26,7 +27,7 @@ SCORED_TOKENS = 250
 _LEAST_CONTEXT = 64
 _SHORT_RECALL, _LONG_CONTEXT = 1100, 4000
 _LEAST_RECALL = 600  # below it there is hardly a text around the facts
-_NOT_READ = "this model's attention cannot read it"
+_NOT_PRUNED = "not all layers of this model attend to the whole chat"
 _KEYS: tuple[str, ...] = (
     "ratio",
     "ratio_whole",
@@ -103,8 +104,8 @@ class _Fidelity:
         self._found = [_Findings(scheme) for scheme in schemes]
         self._noise: list[float] = []
         for one in self._found:
-            if one.scheme.needs_own_attention and not model.reads_encoded:
-                one.error = _NOT_READ
+            if one.scheme.method and not can_compress(model):
+                one.error = _NOT_PRUNED
 
     @torch.inference_mode()
     def run(self, context: int, scored: int) -> dict[str, object]:
@@ -112,7 +113,7 @@ class _Fidelity:
             self._measure_text(name, context, scored, f"text {number} of {len(NAMES)}, {name}")
         long = min(_LONG_CONTEXT, self._model.info.context_length - MOST_STEPS)
         lengths = [_SHORT_RECALL, _LONG_CONTEXT]
-        room = self._model.info.context_length - MOST_ANSWER_TOKENS - QUESTION_TOKENS
+        room = self._model.info.context_length - most_asked_tokens(self._model)
         lengths = sorted({length for length in (min(one, room) for one in lengths) if length >= _LEAST_RECALL})
         contexts = {length: plant(self._model, length) for length in lengths}
         for length, questions in contexts.items():
@@ -226,16 +227,23 @@ class _Fidelity:
         return source
 
     def _scores(self, source: Resident, words: str) -> torch.Tensor | None:
-        if source.working is None or not any(one.scheme.needs_scores and not one.error for one in self._found):
+        stop = extent_of(source.length).stop
+        is_needed = any(one.scheme.needs_scores and not one.error for one in self._found)
+        if source.working is None or not stop or not is_needed:
+            return None
+        prompts = repeat_prompts(self._model)
+        room = self._model.info.context_length - source.length - prompts.most_tokens
+        if room < LEAST_CHUNK:
             return None
         _log.info("%s: scoring for KVzip", words)
         scores = score(
             self._model.forward,
             source.working,
-            _repeat_prompts(self._model),
-            source.length,
+            prompts,
+            stop,
             self._is_cancelled,
             lambda done, total: None,
+            min(CHUNK_TOKENS, room),
         )
         if scores is None:
             raise StoppedError
@@ -262,15 +270,3 @@ class _Fidelity:
         recalled, asked = (sum(entry[key] for entry in by_context) for key in ("recalled", "asked"))
         row |= {"recalled": recalled, "asked": asked, "recall": recalled / asked if asked else None}
         return row | {"recall_by_context": by_context, "texts": one.texts}
-
-
-def _repeat_prompts(model: LoadedModel) -> RepeatPrompts:
-    """The words that ask for a repetition, as plain text after the chat."""
-
-    def ids(text: str) -> tuple[int, ...]:
-        return tuple(model.tokenizer.encode(text, add_special_tokens=False))
-
-    return RepeatPrompts(
-        ids("\n\nRepeat the previous context exactly.\n\n"),
-        ids("\n\nRepeat the part of the previous context exactly, starting with:\n\n"),
-    )

@@ -16,9 +16,10 @@ from engine.protocol.commands import ChatMessage, Role
 
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 MOST_ANSWER_TOKENS = 16
-QUESTION_TOKENS = 64  # room for a question and the template around it
+_TEMPLATE_TOKENS = 96  # at most around a question, or around the text
 _DAY = dt.date(2024, 6, 3)  # for templates that print one
 _INTRODUCTION = "Read the following text carefully. I will ask you about it.\n\n"
+_BRIEFLY = " Answer briefly."
 _ACKNOWLEDGEMENT = "I have read the text. What would you like to know?"
 
 
@@ -46,11 +47,18 @@ class Questions:
     asked: list[list[int]]
 
 
+def most_asked_tokens(model: LoadedModel) -> int:
+    """That a question and its answer take."""
+    questions = [len(model.tokenizer.encode(fact.question + _BRIEFLY)) for fact in FACTS]
+    return max(questions) + _TEMPLATE_TOKENS + MOST_ANSWER_TOKENS
+
+
 def plant(model: LoadedModel, num_tokens: int) -> Questions:
     """A text of about `num_tokens` tokens, shipped paragraphs in order, each fact after the one nearest its depth."""
     paragraphs = [part for name in ENGLISH for part in read_text(name).strip().split("\n\n")]
     sizes = [len(model.tokenizer.encode(part + "\n\n", add_special_tokens=False)) for part in paragraphs]
-    room = num_tokens - sum(len(model.tokenizer.encode(fact.sentence)) + 2 for fact in FACTS) - QUESTION_TOKENS
+    others = [_INTRODUCTION, _ACKNOWLEDGEMENT, *(f"{fact.sentence}\n\n" for fact in FACTS)]
+    room = num_tokens - sum(len(model.tokenizer.encode(part)) for part in others) - _TEMPLATE_TOKENS
     count = total = 0
     while count < len(paragraphs) and total + sizes[count] <= room:
         total += sizes[count]
@@ -70,7 +78,7 @@ def plant(model: LoadedModel, num_tokens: int) -> Questions:
     prefix = model.history.next_prompt_prefix(messages, started_on=_DAY)
     asked = []
     for fact in FACTS:
-        question = ChatMessage(Role.USER, f"{fact.question} Answer briefly.")
+        question = ChatMessage(Role.USER, f"{fact.question}{_BRIEFLY}")
         ids = model.history.ids([*messages, question], started_on=_DAY)
         if ids[: len(prefix)] != prefix:
             raise ValueError("the chat template does not show a question after what came before")

@@ -87,8 +87,8 @@ class Kept:
 def put_through(scheme: Scheme, source: Resident, scores: torch.Tensor | None, model: LoadedModel) -> Kept:
     """A cache with what `source`, active and in full precision, holds, and what the scheme leaves of that.
 
-    scores: float32 `[lanes, tokens]` of the chat's `extent`, see `engine.kv.kvzip.score`. Raises SchemeError; RuntimeError or ValueError where
-    a codec does not work with this model.
+    scores: float32 `[lanes, tokens]` of the chat's `extent`, see `engine.kv.kvzip.score`. Raises SchemeError;
+    RuntimeError or ValueError where a codec does not work with this model.
     """
     pool = _WatchedPool(model)
     resident = Resident("fidelity", pool)
@@ -186,7 +186,7 @@ def _ratio(blocks: Sequence[Block], pool: BlockPool) -> float:
 
 
 def _naive(resident: Resident, pool: BlockPool) -> Kept:
-    """Encoded and decoded where it is, but for the tokens that make no whole block; the sizes are those it would have."""
+    """Encoded and decoded where it is, but for the tokens that make no whole block; its sizes are computed."""
     cache = resident.working
     assert cache is not None
     per_token = pool.geometry.bytes_per_token
