@@ -19,14 +19,13 @@ from engine.kv.block_keys import CHUNK_TOKENS
 from engine.kv.codecs.encoded import ENCODED_TOKENS, EncodedBlock, EncodedGroup
 from engine.kv.codecs.registry import NAMES, codec_named
 from engine.kv.geometry import KVGeometry
-from engine.kv.pruned import KVZIP, STREAMING, PrunedBlock
-from engine.kv.store.records import TensorBytes, TensorSpec
+from engine.kv.pruned import PrunedBlock
+from engine.kv.store.records import PRUNED_CODECS, TensorBytes, TensorSpec
 from engine.kv.tensor_bytes import spec_of
 from engine.kv.transfer import bytes_of
 
 FULL = "full"
 _INT8_SUFFIX = "-int8"
-_PRUNED = frozenset(method + suffix for method in (KVZIP, STREAMING) for suffix in ("", _INT8_SUFFIX))
 _PARTS = ("codes", "scale", "offset")
 _PLAIN_FIELDS = ("counts", "positions", "keys", "values")
 _INT8_FIELDS = (*_PLAIN_FIELDS, "key_scale", "key_offset", "value_scale", "value_offset")
@@ -39,11 +38,6 @@ class Piece:
     num_tokens: int
     groups: tuple[torch.Tensor, ...] = ()
     encoded: EncodedBlock | PrunedBlock | None = None
-
-
-def is_pruned_codec(name: str) -> bool:
-    """Whether blocks of this name have lost some of their pairs."""
-    return name in _PRUNED
 
 
 def encoded_tensors(index: int, num_tokens: int, encoded: EncodedBlock | PrunedBlock) -> list[TensorBytes]:
@@ -90,7 +84,7 @@ def _piece(index: int, prefix: Sequence[str], parts: Sequence[tuple[str, torch.T
     codec, num_tokens = prefix[1], int(prefix[2])
     if not 1 <= num_tokens <= CHUNK_TOKENS:
         raise ValueError("an impossible number of tokens")
-    if codec in _PRUNED:
+    if codec in PRUNED_CODECS:
         return Piece(num_tokens, encoded=_pruned(index, codec, num_tokens, parts, geometry))
     if codec == FULL:
         _check(parts, _full_layout(index, num_tokens, geometry))

@@ -13,7 +13,6 @@ from pathlib import Path
 from engine.kv.block_keys import root_key
 from engine.kv.blocks import BlockPool
 from engine.kv.codec_choice import CodecChoice
-from engine.kv.compressed_chunks import is_pruned_codec
 from engine.kv.miss_reasons import MissReasons
 from engine.kv.persistence import Persistence
 from engine.kv.prefix import PrefixFiller
@@ -25,7 +24,7 @@ from engine.kv.spare import SpareArena
 from engine.kv.store.collector import Limits
 from engine.kv.store.files import StoreFiles
 from engine.kv.store.leftovers import remove_leftovers
-from engine.kv.store.records import FORMAT_VERSION, Manifest
+from engine.kv.store.records import FORMAT_VERSION, Manifest, is_pruned
 from engine.kv.store.writer import SaveResult
 from engine.kv.working_cache import WorkingCache
 from engine.model.forward import is_out_of_memory
@@ -373,7 +372,7 @@ class CacheManager:
 
         What the user compressed is; what pressure made smaller only where full precision takes long, or much memory.
         """
-        if any(map(is_pruned_codec, manifest.codecs)):
+        if is_pruned(manifest):
             is_taken = self._model.reads_encoded
         elif self.codecs.fixed is not None:
             is_taken = True

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 FORMAT_VERSION = 2  # of everything below `kv/`; folders of another one are cleared away
 
+PRUNED_CODECS = frozenset({"kvzip", "kvzip-int8", "streaming", "streaming-int8"})
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -68,6 +70,11 @@ class Manifest:
     precision: str = ""
     template: str = ""
     codecs: tuple[str, ...] = ()
+
+
+def is_pruned(manifest: Manifest) -> bool:
+    """Whether some of its pairs are gone: what only the user does."""
+    return any(name in PRUNED_CODECS for name in manifest.codecs)
 
 
 @dataclass(frozen=True, slots=True)

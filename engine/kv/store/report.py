@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from engine.kv.store.files import CHUNKS, CONVERSATIONS, DATA_SUFFIX, MANIFEST_SUFFIX, STATES, FileName, StoreFiles
+from engine.kv.store.records import Manifest, is_pruned
 from engine.kv.store.scan import FolderScan, StoredManifest, names_of, scan_folder
 from engine.protocol.events import CacheReported, CacheState, ConversationCache
 
@@ -20,10 +23,11 @@ def report_disk(kv_dir: Path, budget_bytes: int) -> CacheReported:
 
     `disk_bytes` is the size of all chunks, states and manifests, those of no use included; temporary files and
     fingerprint.json do not count. A conversation's own `disk_bytes` are its manifests and all files they refer to,
-    `shared_bytes` those of them others refer to as well; in the total each of these counts once.
+    `shared_bytes` those of them others refer to as well; in the total each of these counts once. Its tokens and its
+    precision are those of what would be used, of the model used last.
     """
     files = StoreFiles(kv_dir, _ANY_FORMAT)
-    rows: list[tuple[int, ConversationCache]] = []
+    kept: dict[str, list[_Kept]] = {}
     total = shared = 0
     folders: list[Path] = []
     with contextlib.suppress(OSError):
@@ -36,20 +40,45 @@ def report_disk(kv_dir: Path, budget_bytes: int) -> CacheReported:
                 scan = scan_folder(files, fingerprint)
                 shared_names = _shared_names(scan)
                 shared += sum(scan.sizes.get(name, 0) for name in shared_names)
-                rows += [(stored.used_ns, _row(stored, scan, shared_names)) for stored in scan.manifests]
-    conversations: dict[str, ConversationCache] = {}
-    for _, row in sorted(rows, key=lambda item: item[0], reverse=True):
-        known = conversations.get(row.conversation_id)
-        conversations[row.conversation_id] = (
-            replace(
-                known,
-                disk_bytes=known.disk_bytes + row.disk_bytes,
-                shared_bytes=known.shared_bytes + row.shared_bytes,
-            )
-            if known
-            else row
-        )
-    return CacheReported(None, budget_bytes, 0, total, shared, 0.0, tuple(conversations.values()))
+                model = _model_of(files.fingerprint_fields(folder.name) or {})
+                for stored in scan.manifests:
+                    row = _row(stored, scan, shared_names)
+                    kept.setdefault(row.conversation_id, []).append(_Kept(stored, model, row))
+    rows = sorted(kept.values(), key=_last_used_ns, reverse=True)
+    return CacheReported(None, budget_bytes, 0, total, shared, 0.0, tuple(map(_merged, rows)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """One manifest of a conversation; `model` is the same for what it has in full precision and compressed."""
+
+    stored: StoredManifest
+    model: str
+    row: ConversationCache
+
+
+def _model_of(fields: dict[str, Any]) -> str:
+    """A fingerprint's fields but for the form that the cache is kept in."""
+    return json.dumps({name: fields[name] for name in sorted(fields) if name not in ("codec", "compressed")})
+
+
+def _last_used_ns(kept: Sequence[_Kept]) -> int:
+    return max(one.stored.used_ns for one in kept)
+
+
+def _merged(kept: Sequence[_Kept]) -> ConversationCache:
+    last = max(kept, key=lambda one: one.stored.used_ns)
+    used = max((one for one in kept if one.model == last.model), key=lambda one: _rank(one.stored.manifest))
+    return replace(
+        used.row,
+        disk_bytes=sum(one.row.disk_bytes for one in kept),
+        shared_bytes=sum(one.row.shared_bytes for one in kept),
+    )
+
+
+def _rank(manifest: Manifest) -> tuple[bool, int, bool]:
+    """Of those of one model the highest is used: what the user made smaller, else what reaches furthest."""
+    return is_pruned(manifest), len(manifest.token_ids), manifest.is_exact
 
 
 def folder_bytes(folder: Path) -> int:
