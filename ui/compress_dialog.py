@@ -31,6 +31,15 @@ _INDENT = 24  # of what stands under a check box's words
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """Bytes of a chat's cache: in full precision, the part of it that is always kept whole, and what it takes now."""
+
+    full: int
+    always_kept: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
 class CompressChoice:
     keep: float
     method: CompressMethod
@@ -38,17 +47,14 @@ class CompressChoice:
 
 
 class CompressDialog(QDialog):
-    """`full_bytes`: the chat's cache in full precision; `bytes_now`: what it takes at present. None is unknown."""
+    """`sizes` is None where they are not known."""
 
     chosen = Signal(object)  # CompressChoice
 
-    def __init__(
-        self, title: str, full_bytes: int | None, bytes_now: int | None, parent: QWidget | None = None
-    ) -> None:
+    def __init__(self, title: str, sizes: CacheSizes | None, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._title = title
-        self._full_bytes = full_bytes
-        self._bytes_now = bytes_now
+        self._sizes = sizes
         self._heading = _label("title")
         self._price = _label()
         self._how_much = _label("strong")
@@ -98,11 +104,13 @@ class CompressDialog(QDialog):
         self.accept()
 
     def _size_after(self, percent: int) -> str:
-        if self._full_bytes is None or self._bytes_now is None:
+        if self._sizes is None:
             return ""
         share = percent / 100 * (_INT8_SHARE if self.choice.is_int8 else 1.0)
+        always = self._sizes.always_kept
+        after = round(always + (self._sizes.full - always) * share)
         return self.tr("about {after} of {before}").format(
-            after=numbers.size(round(self._full_bytes * share)), before=numbers.size(self._bytes_now)
+            after=numbers.size(after), before=numbers.size(self._sizes.now)
         )
 
     @Slot()

@@ -26,7 +26,7 @@ def _tr(source: str) -> str:
 def compressed_words(event: Compressed) -> str:
     sizes = {"before": numbers.size(event.bytes_before), "after": numbers.size(event.bytes_after)}
     if is_full(event.precision):
-        words = _tr("This chat's memory is whole again, in full precision: {before} before, {after} now.")
+        words = _tr("This chat's memory is whole again, in full precision: it takes {after} now.")
         return words.format(**sizes)
     template = _tr(
         "This chat's memory took {before} and now takes {after}: {precision}. "

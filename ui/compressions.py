@@ -9,11 +9,13 @@ from app.chat_session import ChatSession
 from app.errors import AppError
 from engine.protocol.events import CacheState, Compressed, EngineStopped, Failed
 from ui.chat_controller import ChatController
-from ui.compress_dialog import CompressChoice, CompressDialog
+from ui.compress_dialog import CacheSizes, CompressChoice, CompressDialog
 from ui.compression_words import CompressionFailed
 from ui.conversation_model import ConversationModel, Warmth
 from ui.live_replies import LiveReplies
 from ui.precision_words import is_full
+
+_LEAST_RECENT, _MOST_RECENT, _RECENT_PART = 128, 512, 16  # tokens at the end that the engine keeps whole, about
 
 
 class Compressions(QObject):
@@ -53,10 +55,8 @@ class Compressions(QObject):
         warmth, model = self._cache_at_rest(conversation_id), self._session.model
         if warmth is None or model is None:
             return
-        full = warmth.tokens * model.kv_bytes_per_token if warmth.tokens else warmth.num_bytes
         title = self._conversations.title_of(conversation_id)
-        now = warmth.num_bytes if warmth.state is CacheState.WARM else full
-        dialog = CompressDialog(title, full, now, self._window)
+        dialog = CompressDialog(title, _sizes(warmth, model.kv_bytes_per_token), self._window)
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         dialog.chosen.connect(lambda choice: self._compress(conversation_id, choice))
         dialog.destroyed.connect(self._on_dialog_destroyed)
@@ -127,3 +127,13 @@ class Compressions(QObject):
             return None
         warmth = self._conversations.warmth.get(conversation_id)
         return None if warmth is None or warmth.state is CacheState.COLD else warmth
+
+
+def _sizes(warmth: Warmth, bytes_per_token: int) -> CacheSizes | None:
+    """What is on disk is beside the whole cache there, so its bytes say nothing of what it takes in memory."""
+    if not warmth.tokens:
+        return None
+    full = warmth.tokens * bytes_per_token
+    recent = min(warmth.tokens, max(_LEAST_RECENT, min(_MOST_RECENT, warmth.tokens // _RECENT_PART)))
+    now = warmth.num_bytes if warmth.state is CacheState.WARM and warmth.num_bytes else full
+    return CacheSizes(full, recent * bytes_per_token, now)

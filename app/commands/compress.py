@@ -68,16 +68,18 @@ def _answer(run: EngineRun, request_id: str, conversation_id: str) -> tuple[Comp
 
 
 def _compressed_words(event: Compressed) -> str:
+    sizes = f"{_size(event.bytes_before)} -> {_size(event.bytes_after)}"
     return (
-        f"{_sizes(event)}: {event.kept:.0%} of {event.tokens:,} tokens kept ({event.precision}), in "
-        f"{event.seconds:.1f} s; `ember uncompress {event.conversation_id[:_SHOWN_ID]}` brings all back."
+        f"{sizes}: {event.kept:.0%} of {event.tokens:,} tokens kept ({event.precision}), in {event.seconds:.1f} s; "
+        f"`ember uncompress {event.conversation_id[:_SHOWN_ID]}` brings all back."
     )
 
 
 def _undone_words(event: Compressed) -> str:
     again = f", {event.read_tokens:,} of them read again" if event.read_tokens else ""
-    return f"{_sizes(event)}: all {event.tokens:,} tokens in {event.precision}{again}, in {event.seconds:.1f} s."
+    size = _size(event.bytes_after)
+    return f"Whole again: {event.tokens:,} tokens in {event.precision}, {size}{again}, in {event.seconds:.1f} s."
 
 
-def _sizes(event: Compressed) -> str:
-    return f"{event.bytes_before / 1e6:,.1f} MB -> {event.bytes_after / 1e6:,.1f} MB"
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB"

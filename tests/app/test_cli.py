@@ -702,7 +702,7 @@ def test_compress_and_uncompress_tell_what_they_did(ember):
     assert told.out.startswith("0.3 MB -> 0.1 MB: 30% of 12 tokens kept (kvzip), in 0.8 s")
     assert f"`ember uncompress {conversation_id[:8]}`" in told.out
     assert ember("uncompress", conversation_id).out == (
-        "0.1 MB -> 0.3 MB: all 12 tokens in float32, 4 of them read again, in 0.1 s.\n"
+        "Whole again: 12 tokens in float32, 0.3 MB, 4 of them read again, in 0.1 s.\n"
     )
 
 

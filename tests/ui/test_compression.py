@@ -95,12 +95,12 @@ def test_the_dialog_shows_what_comes_of_each_share_and_asks_for_what_was_chosen(
     conversation_id = answered(desk)
     shown = dialog(desk)
     assert [shown.size_words(percent) for percent in (70, 50, 30)] == [
-        "about 103 MB of 148 MB",
-        "about 74 MB of 148 MB",
-        "about 44 MB of 148 MB",
+        "about 106 MB of 148 MB",
+        "about 78 MB of 148 MB",
+        "about 51 MB of 148 MB",
     ]
     shown.int8.setChecked(True)
-    assert shown.size_words(30) == "about 23 MB of 148 MB"
+    assert shown.size_words(30) == "about 31 MB of 148 MB"
     shown.shares.button(50).setChecked(True)
     shown.compress_button.click()
     desk.settle()
@@ -137,7 +137,7 @@ def test_the_dialog_speaks_another_language_at_once(desk: Desk) -> None:
     desk.window.preferences.choose_language("ko")
     desk.settle()
     assert shown.compress_button.text() == "압축"
-    assert shown.size_words(30) == "148 MB 중 약 44 MB"
+    assert shown.size_words(30) == "148 MB 중 약 51 MB"
     shown.reject()
 
 
