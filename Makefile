@@ -3,7 +3,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: run test setup desktop check test-gpu bench peers equality visits corruption
+.PHONY: run test setup desktop check test-gpu bench peers fidelity equality visits corruption
 
-run test setup desktop check test-gpu bench peers equality visits corruption:
+run test setup desktop check test-gpu bench peers fidelity equality visits corruption:
 	@$(PYTHON) packaging/bootstrap.py $@ $(ARGS)

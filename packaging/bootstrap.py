@@ -7,6 +7,7 @@
   test-gpu  only the tests that need an NVIDIA GPU                 (arguments go to pytest)
   bench     the measurements of tests/benchmarks                   (arguments go to pytest)
   peers     Ember beside transformers and llama.cpp on this machine                  (--help: the arguments)
+  fidelity  what every cache scheme costs, as `ember bench fidelity` finds            (--help: the arguments)
   equality  the compiled step beside the model's own pass, 20 prompts                (--help: the arguments)
   visits    chats in a small memory budget, visited at random, every reply checked   (--help: the arguments)
   corruption  files damaged in a thousand ways, every reply checked                  (--help: the arguments)
@@ -59,6 +60,7 @@ class Bootstrap:
             "test-gpu": self.test_gpu,
             "bench": self.bench,
             "peers": lambda arguments: self._measure("peers", arguments),
+            "fidelity": lambda arguments: self._measure("fidelity", arguments),
             "equality": lambda arguments: self._measure("equality", arguments),
             "visits": lambda arguments: self._measure("visits", arguments),
             "corruption": lambda arguments: self._measure("corruption", arguments),

@@ -124,6 +124,7 @@ class _Fidelity:
             "rows": self._rows(lengths),
             "model": self._model.info.name,
             "context": context,
+            "threads": torch.get_num_threads(),
             "scored_tokens": scored,
             "decode_context": decode_context,
             "recall_contexts": [len(one.prefix) for one in contexts.values()],

@@ -5,6 +5,7 @@ would be, with the cache of the first two put through a scheme.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ MOST_ANSWER_TOKENS = 16
 _TEMPLATE_TOKENS = 96  # at most around a question, or around the text
 _DAY = dt.date(2024, 6, 3)  # for templates that print one
 _INTRODUCTION = "Read the following text carefully. I will ask you about it.\n\n"
+_ENDS = re.compile(r"\n\n|(?<=[a-z]\.) (?=[A-Z])")
 _BRIEFLY = " Answer briefly."
 _ACKNOWLEDGEMENT = "I have read the text. What would you like to know?"
 
@@ -54,7 +56,7 @@ def most_asked_tokens(model: LoadedModel) -> int:
 
 
 def plant(model: LoadedModel, num_tokens: int) -> Questions:
-    """A text of about `num_tokens` tokens, shipped paragraphs in order, each fact after the one nearest its depth."""
+    """A text of about `num_tokens` tokens, shipped paragraphs in order, the facts between sentences of theirs."""
     paragraphs = [part for name in ENGLISH for part in read_text(name).strip().split("\n\n")]
     sizes = [len(model.tokenizer.encode(part + "\n\n", add_special_tokens=False)) for part in paragraphs]
     others = [_INTRODUCTION, _ACKNOWLEDGEMENT, *(f"{fact.sentence}\n\n" for fact in FACTS)]
@@ -63,16 +65,9 @@ def plant(model: LoadedModel, num_tokens: int) -> Questions:
     while count < len(paragraphs) and total + sizes[count] <= room:
         total += sizes[count]
         count += 1
-    pieces: list[str] = []
-    position, facts = 0, list(zip(DEPTHS, FACTS, strict=True))
-    for part, size in zip(paragraphs[:count], sizes, strict=False):
-        while facts and position + size / 2 >= facts[0][0] * total:
-            pieces.append(facts.pop(0)[1].sentence)
-        pieces.append(part)
-        position += size
-    pieces += [fact.sentence for _, fact in facts]
+    text = with_facts("\n\n".join(paragraphs[:count]))
     messages = [
-        ChatMessage(Role.USER, _INTRODUCTION + "\n\n".join(pieces)),
+        ChatMessage(Role.USER, _INTRODUCTION + text),
         ChatMessage(Role.ASSISTANT, _ACKNOWLEDGEMENT),
     ]
     prefix = model.history.next_prompt_prefix(messages, started_on=_DAY)
@@ -86,6 +81,18 @@ def plant(model: LoadedModel, num_tokens: int) -> Questions:
     return Questions(prefix, asked)
 
 
+def with_facts(text: str) -> str:
+    """Each fact where a sentence or a paragraph ends, as near to its depth as can be."""
+    ends = [(0, ""), *((found.end(), found.group()) for found in _ENDS.finditer(text)), (len(text), "")]
+    parts = []
+    start = 0
+    for depth, fact in zip(DEPTHS, FACTS, strict=True):
+        stop, gap = min(ends, key=lambda end: abs(end[0] - depth * len(text)))
+        parts += [text[start:stop], fact.sentence, gap or " "]
+        start = stop
+    return "".join(parts) + text[start:]
+
+
 def ask(model: LoadedModel, cache: WorkingCache, questions: Questions, is_cancelled: Callable[[], bool]) -> list[bool]:
     """Which facts a greedy reply names, one question after the other on the same cache. Raises StoppedError."""
     found = []
@@ -93,7 +100,7 @@ def ask(model: LoadedModel, cache: WorkingCache, questions: Questions, is_cancel
     cache.checkpoint()
     for fact, ids in zip(FACTS, questions.asked, strict=True):
         answer = _answer(model, cache, ids, is_cancelled)
-        found.append(fact.value.lower() in answer.lower())
+        found.append(re.search(rf"\b{fact.value}\b", answer, re.IGNORECASE) is not None)
         if cache.rollback(length) != length:
             raise ValueError("the cache cannot go back to where it was asked")
     return found

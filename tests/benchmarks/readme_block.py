@@ -15,12 +15,13 @@ class BlockMissingError(Exception):
     """The file has no place for the lines."""
 
 
-def replace_block(text: str, name: str, lines: Sequence[str]) -> str:
-    """`text` with the block `name` made of `lines`; a new block goes to the end of the BENCHMARKS part.
+def replace_block(text: str, name: str, lines: Sequence[str], verb: str = "peers") -> str:
+    """`text` with the block `name`, which `make verb` writes, made of `lines`; a new one goes to the end of the
+    BENCHMARKS part.
 
     Raises BlockMissingError when there is no such part, or when a block begins that does not end.
     """
-    begin, end = f"<!-- {name}: begin. Written by `make peers`; do not edit. -->", f"<!-- {name}: end -->"
+    begin, end = f"<!-- {name}: begin. Written by `make {verb}`; do not edit. -->", f"<!-- {name}: end -->"
     block = "\n".join([begin, *lines, end])
     if begin in text:
         before, _, rest = text.partition(begin)
@@ -34,5 +35,5 @@ def replace_block(text: str, name: str, lines: Sequence[str]) -> str:
     return f"{before}\n{block}\n{found}{after}"
 
 
-def write_block(path: Path, name: str, lines: Sequence[str]) -> None:
-    path.write_text(replace_block(path.read_text(encoding="utf-8"), name, lines), encoding="utf-8")
+def write_block(path: Path, name: str, lines: Sequence[str], verb: str = "peers") -> None:
+    path.write_text(replace_block(path.read_text(encoding="utf-8"), name, lines, verb), encoding="utf-8")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import peer_measures
+from tests.benchmarks import fidelity, peer_measures
 from tests.benchmarks.peer_job import MESSAGE_TOKENS, Job, num_token_ids
 from tests.benchmarks.peer_process import last_result, measure
 from tests.benchmarks.peer_report import EngineResult, Report, Row, Take, Unit, ratio
@@ -196,3 +196,44 @@ def test_the_readme_keeps_what_is_not_generated(report: Report) -> None:
 def test_a_file_without_the_place_is_left_alone() -> None:
     with pytest.raises(BlockMissingError):
         replace_block("# Ember\n", "PEERS", ["x"])
+
+
+def test_the_readme_shows_what_schemes_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that could not be measured are told on the terminal only."""
+    measured = {
+        "scheme": "int8",
+        "ratio": 0.53125,
+        "ratio_whole": 0.55,
+        "kl": 3e-5,
+        "top1": 0.996,
+        "ppl_delta": -0.0123,
+        "recall": 0.8,
+        "recalled": 4,
+        "asked": 5,
+        "decode_tps": 81.25,
+        "decode_ratio": 1.5,
+        "steady_bytes": 50_000_000,
+        "active_bytes": 51_000_000,
+        "peak_bytes": 95_000_000,
+        "recall_by_context": [{"recalled": 4, "asked": 5, "left_out": 0}],
+    }
+    result = {
+        "rows": [measured, {"scheme": "bnb-nf4", "error": "no such kernel"}],
+        "model": "tiny",
+        "context": 1000,
+        "scored_tokens": 250,
+        "decode_context": 4000,
+        "recall_contexts": [1100],
+        "texts": ["prose-en", "code-ko"],
+        "noise_floor_kl": 1e-3,
+        "machine": {"cores": 2, "cpu": "a processor", "threads": 2},
+    }
+    (tmp_path / "found.json").write_text(json.dumps(result), encoding="utf-8")
+    readme = tmp_path / "README.md"
+    readme.write_text("# Ember\n<!-- BENCHMARKS: end -->\n", encoding="utf-8")
+    for _ in range(2):
+        assert fidelity.main(["--from", str(tmp_path / "found.json"), "--readme", str(readme)]) == 0
+    text = readme.read_text(encoding="utf-8")
+    assert text.count("| int8 | 0.531 | 0.550 | 3.0e-05 | 99.6% | -0.012 | 4/5 | 81.2 | 1.50 |") == 1
+    assert "bnb-nf4" not in text
+    assert "bnb-nf4: no such kernel" in capsys.readouterr().out

@@ -195,6 +195,17 @@ def test_divergence_is_that_of_the_definition() -> None:
     assert found.kl[-1] == math.inf
 
 
+def test_every_fact_stands_once_near_its_depth() -> None:
+    text = read_text("dialogue-en") + read_text("prose-en")
+    planted = recall.with_facts(text)
+    shorter = planted
+    for depth, fact in zip(recall.DEPTHS, recall.FACTS, strict=True):
+        assert planted.count(fact.value) == 1
+        assert planted.index(fact.sentence) / len(planted) == pytest.approx(depth, abs=0.02)
+        shorter = shorter.replace(fact.sentence, "")
+    assert shorter.split() == text.split()
+
+
 def test_a_window_is_the_text_itself_or_ends_with_it() -> None:
     texts = Texts(build_tokenizer())
     tokenizer = build_tokenizer()
