@@ -97,6 +97,7 @@ class CompressDialog(QDialog):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._fit()
+        self.shares.checkedButton().setFocus()
 
     @Slot()
     def _on_compress_clicked(self) -> None:
@@ -168,7 +169,6 @@ class CompressDialog(QDialog):
             rows.addWidget(self._size_words[percent], row, 1)
             rows.addWidget(self._share_words[percent], row, 2)
         self.shares.button(PERCENTS[-1]).setChecked(True)
-        self.shares.button(PERCENTS[-1]).setFocus()
         line = QFrame()
         line.setProperty("kind", "rule")
         buttons = QHBoxLayout()

@@ -125,7 +125,7 @@ class MeterFeed:
         is_warm = cache.state is CacheState.WARM
         if cache.state is CacheState.COLD or (not is_warm and is_full(cache.precision)):
             return
-        num_bytes = cache.memory_bytes if is_warm else cache.disk_bytes
+        num_bytes = cache.memory_bytes - cache.waste_bytes if is_warm else cache.disk_bytes
         reading = CacheReading(cache.tokens, num_bytes, cache.precision, cache.place, cache.kept)
         self._reported[cache.conversation_id] = reading
         if cache.conversation_id == self._conversation_id and self._live.of(self._conversation_id) is None:

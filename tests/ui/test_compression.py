@@ -94,6 +94,8 @@ def test_it_is_offered_for_a_chat_with_a_cache_while_nothing_is_done_in_it(desk:
 def test_the_dialog_shows_what_comes_of_each_share_and_asks_for_what_was_chosen(desk: Desk) -> None:
     conversation_id = answered(desk)
     shown = dialog(desk)
+    assert shown.shares.button(30).isChecked()
+    assert shown.focusWidget() is shown.shares.button(30)
     assert [shown.size_words(percent) for percent in (70, 50, 30)] == [
         "about 106 MB of 148 MB",
         "about 78 MB of 148 MB",

@@ -58,6 +58,7 @@ class Person:
             self.rename, self.filter, self.compose, self.theme, self.language, self.key, self.load, self.load_fails,
             self.scroll, self.resize, self.type_draft, self.progress, self.progress, self.text, self.text, self.text,
             self.finish, self.finish, self.fail, self.report, self.late_event,
+            self.compress, self.undo_compression, self.end_compression, self.end_compression,
         ]  # fmt: skip
 
     def act(self) -> str:
@@ -146,7 +147,32 @@ class Person:
     def type_draft(self) -> None:
         self.desk.window.page.composer.edit.insertPlainText(self.rng.choice(["draft ", "초안 "]))
 
+    def compress(self) -> None:
+        compressions = self.desk.window.compressions
+        compressions.ask_how_current()
+        if (dialog := compressions.dialog) is not None:
+            dialog.forget_middle.setChecked(self.rng.random() < 0.3)
+            (dialog.compress_button if self.rng.random() < 0.8 else dialog.cancel_button).click()
+            self.desk.settle()
+
+    def undo_compression(self) -> None:
+        self.desk.window.compressions.undo_current()
+
     # the engine
+
+    def end_compression(self) -> None:
+        open_ones = [one for one in self.desk.engine.compressions if one.request_id not in self.done]
+        if not open_ones:
+            return
+        request = self.rng.choice(open_ones)
+        self.done.add(request.request_id)
+        ids = (request.conversation_id, request.request_id)
+        self.desk.engine.tell(PhaseChanged(*ids, Phase.COMPRESSING, 1, 2, 0.5))
+        if self.rng.random() < 0.6:
+            self.desk.engine.compressed(request, self.rng.choice(["kvzip", "streaming-int8", "bf16"]))
+        else:
+            code = self.rng.choice(["cancelled", "bug", "cannot_compress", "new"])
+            self.desk.engine.tell(Failed(request.request_id, request.conversation_id, code, "Failed."))
 
     def request(self) -> Generate | None:
         open_ones = [one for one in self.desk.engine.generates if one.request_id not in self.done]
@@ -183,9 +209,14 @@ class Person:
             self.desk.engine.fail(request, code, "Failed.", prompt_tokens="9", context_length="8")
 
     def report(self) -> None:
-        states = {one.id: (self.rng.choice(list(CacheState)), "bf16") for one in self.desk.store.conversations()}
+        states = {
+            one.id: (self.rng.choice(list(CacheState)), self.precision()) for one in self.desk.store.conversations()
+        }
         report_id = self.desk.engine.reports[-1].request_id if self.desk.engine.reports else None
         self.desk.engine.report(report_id, states)
+
+    def precision(self) -> str:
+        return self.rng.choice(["bf16", "bf16", "int8", "mixed", "kvzip", "a later one"])
 
     def late_event(self) -> None:
         """Of a request that has ended, or of a conversation that never was."""
@@ -208,7 +239,7 @@ def check(desk: Desk) -> None:
         assert not composer.is_busy
         return
     stored = desk.store.messages(current)
-    assert composer.is_busy == desk.session.is_busy(current)
+    assert composer.is_busy == (desk.session.is_busy(current) or desk.session.is_compressing(current))
     if window.page.is_empty:
         assert stored == []
         return
