@@ -131,12 +131,14 @@ def compress_active(
 ) -> bool:
     """Prune an active cache between two turns; returns False when cancelled, and nothing has changed then.
 
-    Nothing of it may be encoded yet, and no save may be reading it. Raises CannotCompressError where the context has no
-    room left, ValueError where the cache cannot be pruned, and for numbers that 8 bits do not hold: it is gone then.
+    It may be encoded up to `extent.stop`, and no save may be reading it. Raises CannotCompressError where the context
+    has no room left, ValueError where the cache cannot be pruned, and for numbers that 8 bits do not hold: then, it is
+    gone.
     """
     cache = resident.working
-    if cache is None or cache.cold is not None or not cache.can_crop or not 0 < extent.stop <= cache.length:
-        raise ValueError("only an active cache in full precision can be pruned")
+    is_whole = cache is not None and not resident.is_pruned and cache.can_crop
+    if cache is None or not is_whole or not max(1, cache.hot_start) <= extent.stop <= cache.length:
+        raise ValueError("only an active cache that is whole can be pruned")
     protected = torch.arange(extent.stop) < extent.head
     if method is CompressMethod.STREAMING:
         kept = streaming_kept(model.geometry, keep, protected)

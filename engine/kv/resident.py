@@ -263,26 +263,38 @@ class Resident:
         return before - self.own_bytes
 
     def prune(self, method: str, kept: torch.Tensor, *, is_int8: bool = False) -> int:
-        """Keep only some pairs of an active, wholly contiguous cache's first tokens. Returns the bytes freed.
+        """Keep only some pairs of an active cache's first tokens. Returns the bytes freed.
 
-        kept: bool `[lanes, tokens]`, what is left of as many tokens; `method` names how it was chosen; `is_int8`: what
-        is kept is encoded as well. The tokens after them stay as they are. Memory is given back piece by piece. Raises
-        ValueError for a cache that is not active, has a cold part already, or state layers, which cannot follow.
+        kept: bool `[lanes, tokens]`, what is left of as many tokens, a cold part among them; `method` names how it was
+        chosen; `is_int8`: what is kept is encoded as well. The tokens after them stay as they are. Memory is given back
+        piece by piece. Raises ValueError for a cache that is not active, is pruned already, reaches further in its cold
+        part, or has state layers, which cannot follow.
         """
         cache, stop = self.working, kept.shape[1]
-        if cache is None or cache.cold is not None or not cache.can_crop or not 0 < stop <= cache.length:
-            raise ValueError("only an active cache in full precision can be pruned")
+        if (
+            cache is None
+            or self.is_pruned
+            or not cache.can_crop
+            or not cache.hot_start <= stop <= cache.length
+            or not stop
+        ):
+            raise ValueError("only an active cache that is whole can be pruned")
         before = self.own_bytes
-        for block in self.blocks:
-            self._pool.release(block)
+        old, position = list(self.blocks), 0  # of those not released yet, where the first one begins
         self.blocks = []
         for start in range(0, stop, PRUNED_TOKENS):
             end = min(start + PRUNED_TOKENS, stop)
-            pruned = PrunedBlock.of(method, cache.arena.read(start, end), kept[:, start:end], cache.geometry)
+            data = _read(cache, old, position, start, end)
+            pruned = PrunedBlock.of(method, data, kept[:, start:end], cache.geometry)
             if is_int8:
                 pruned = pruned.quantized(cache.geometry)
             self.blocks.append(self._pool.add_encoded(cache.token_ids[start:end], pruned))
+            while old and position + old[0].num_tokens <= end:
+                position += old[0].num_tokens
+                self._pool.release(old.pop(0))
             cache.arena.discard(0, end)
+        for block in old:
+            self._pool.release(block)
         cache.set_cold(self.blocks, self.blocks[0].encoded.codec)  # type: ignore[union-attr]
         return before - self.own_bytes
 
@@ -365,6 +377,33 @@ class Resident:
         for block in self.blocks[keep:]:
             self._pool.release(block)
         del self.blocks[keep:]
+
+
+def _read(cache: WorkingCache, cold: Sequence[Block], position: int, start: int, stop: int) -> list[torch.Tensor]:
+    """These positions of an active cache, a tensor per region group; `cold` are its blocks from `position` on."""
+    if start >= cache.hot_start:
+        return cache.arena.read(start, stop)
+    out = [
+        torch.empty(group.shape(stop - start), dtype=cache.geometry.dtype, device=cache.arena.device)
+        for group in cache.geometry.groups
+    ]
+    hot = max(start, cache.hot_start)
+    for block in cold:
+        end = position + block.num_tokens
+        low, high = max(start, position), min(hot, stop, end)
+        if low < high:
+            whole = [
+                torch.empty(group.shape(block.num_tokens), dtype=one.dtype, device=one.device)
+                for group, one in zip(cache.geometry.groups, out, strict=True)
+            ]
+            block.decode(whole, cache.geometry)
+            for target, tensor in zip(out, whole, strict=True):
+                target[:, low - start : high - start] = tensor[:, low - position : high - position]
+        position = end
+    if hot < stop:
+        for target, tensor in zip(out, cache.arena.read(hot, stop), strict=True):
+            target[:, hot - start :] = tensor
+    return out
 
 
 def spans(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:

@@ -210,6 +210,27 @@ def test_what_is_left_is_attended_as_a_mask_would_have_it(
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("recent", [LENGTH - STOP, 200])  # encoded up to the end of what is pruned, and not as far
+def test_an_encoded_cache_is_pruned_from_where_it_lies(model: LoadedModel, chat: Resident, recent: int) -> None:
+    kept = select(scores_of(model, chat), 0.3, torch.arange(STOP) < 4)
+    assert chat.working is not None
+    assert chat.encode_cold(INT8, recent) > 0
+    assert 0 < chat.working.hot_start <= STOP
+    cache = model.new_cache(LENGTH)
+    model.forward(chat.token_ids, cache)
+    exact = Resident("exact", BlockPool(root_key("00"), model.geometry))
+    exact.activate(cache, None)
+    assert chat.prune("kvzip", kept) > 0
+    exact.prune("kvzip", kept)
+    assert not chat.working.is_exact
+    assert chat.own_bytes == pytest.approx(exact.own_bytes, rel=0.1)
+    found, expected = model.forward([41, 42, 43], chat.working), model.forward([41, 42, 43], cache)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.15 * float(expected.std()))
+    chat.give_up()
+    assert chat._pool.nbytes == 0
+
+
+@torch.inference_mode()
 def test_with_all_pairs_kept_nothing_changes(model: LoadedModel, chat: Resident) -> None:
     assert chat.working is not None
     expected = model.forward([41, 42, 43], chat.working).clone()
