@@ -97,7 +97,7 @@ class CompressDialog(QDialog):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._fit()
-        self.shares.checkedButton().setFocus()
+        self.shares.button(self.shares.checkedId()).setFocus()
 
     @Slot()
     def _on_compress_clicked(self) -> None:
