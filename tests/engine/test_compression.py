@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.compression import Extent, compress_active
+from engine.kv.codecs.registry import INT8
 from engine.kv.pruned import PRUNED_TOKENS
 from engine.kv.resident import Resident
 from engine.protocol.commands import ChatMessage, Compress, CompressMethod, Role, Undo
@@ -346,6 +348,38 @@ def test_a_fork_gets_nothing_of_what_was_pruned(start_engine: StartEngine, model
     assert resident(engine, "fork").is_exact
     engine.reply(CHAT, [*messages, user(QUESTION)])
     assert resident(engine).is_pruned
+
+
+@pytest.mark.parametrize("method", list(CompressMethod))
+def test_a_chat_that_pressure_encoded_is_compressed_as_it_is(
+    start_engine: StartEngine, model: Path, method: CompressMethod
+) -> None:
+    engine, _ = start(start_engine, model)
+    loaded, _ = engine.runtime._loaded()
+    chat = resident(engine)
+    assert chat.encode_cold(INT8, 128) > 0
+    extent, before = Extent.of(chat.length, 4, 128), chat.own_bytes
+    assert not compress_active(loaded, chat, extent, 0.3, method, is_int8=True, is_cancelled=lambda: True)
+    assert chat.own_bytes == before
+    assert compress_active(loaded, chat, extent, 0.3, method, is_int8=True)
+    assert chat.is_pruned
+    assert chat.own_bytes < 0.6 * before
+    with pytest.raises(ValueError, match="whole"):
+        compress_active(loaded, chat, extent, 0.3, method)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "head", "last_turn", "expected"),
+    [
+        (4000, 20, 40, Extent(20, 3872)),  # at least 128 tokens at the end
+        (4000, 20, 200, Extent(20, 3776)),
+        (4000, 0, 900, Extent(4, 3744)),  # at most a sixteenth of the chat
+        (20000, 20, 900, Extent(20, 19488)),  # and at most 512
+        (600, 550, 40, Extent(448, 448)),
+    ],
+)
+def test_the_beginning_and_the_end_are_kept_whole(tokens: int, head: int, last_turn: int, expected: Extent) -> None:
+    assert Extent.of(tokens, head, last_turn) == expected
 
 
 @pytest.mark.parametrize("keep", [0.05, 0.95])
