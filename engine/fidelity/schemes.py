@@ -114,6 +114,8 @@ def put_through(scheme: Scheme, source: Resident, scores: torch.Tensor | None, m
         resident.resume(cache)
         active = pool.nbytes + cache.held_bytes
         peak = active if scheme is FULL else max(pool.peak_bytes, active)
+        if scheme.needs_scores and source.working is not None:  # it was fed beyond its end for that
+            peak = max(peak, source.working.held_bytes)
     else:
         resident.copy_to(cache, 0, resident.length)
         active = cache.held_bytes
@@ -128,6 +130,7 @@ class _WatchedPool(BlockPool):
         super().__init__(b"fidelity", model.geometry)
         self.peak_bytes = 0
         self._resident: Resident | None = None
+        self._given_back = 0  # tokens whose pages the arena has let go of
 
     def watch(self, resident: Resident) -> None:
         self._resident = resident
@@ -152,14 +155,10 @@ class _WatchedPool(BlockPool):
 
     def _note(self) -> None:
         cache = self._resident.working if self._resident is not None else None
-        if cache is None:
-            return
-        held = cache.held_bytes
-        if cache.arena.is_lazy and sys.platform == "linux" and not cache.hot_start:
+        held = cache.held_bytes if cache is not None else 0
+        if cache is not None and cache.arena.is_lazy and sys.platform == "linux" and not cache.hot_start:
             held = max(0, held - self._given_back * self.geometry.bytes_per_token)
         self.peak_bytes = max(self.peak_bytes, self.nbytes + held)
-
-    _given_back = 0  # tokens whose pages the arena has let go of
 
 
 def extent_of(num_tokens: int) -> Extent:
