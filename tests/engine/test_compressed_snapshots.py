@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import queue
 import random
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.kv import codec_choice
 from engine.kv.block_keys import CHUNK_TOKENS
 from engine.kv.blocks import Block, BlockPool
 from engine.kv.codecs.encoded import EncodedBlock
@@ -25,12 +27,18 @@ from engine.kv.resident import Resident
 from engine.kv.store.collector import Limits
 from engine.kv.store.deletion import delete_from_disk, delete_unknown
 from engine.kv.store.files import StoreFiles
+from engine.kv.store.leftovers import remove_leftovers
 from engine.kv.store.records import FORMAT_VERSION, PRUNED_CODECS, Manifest, TensorBytes, TensorSpec
 from engine.kv.store.report import report_disk
 from engine.kv.store.writer import SaveResult
 from engine.kv.tensor_bytes import tensor_of
 from engine.kv.transfer import block_regions
+from engine.protocol.commands import Compress, CompressMethod, Undo
+from engine.protocol.events import Compressed, Failed, Finished, SnapshotNotSaved, SnapshotSaved
+from engine.protocol.misses import MissCode
+from tests.engine.conftest import ColdReply, Engine, build_model, user
 from tests.engine.random_caches import CHAT, CPU, GEOMETRY, bits, filled_resident, new_cache, random_arena
+from tests.engine.store.faults import Disk
 
 FINGERPRINT = Fingerprint.of_fields({"format": FORMAT_VERSION, "model": "random", "codec": "full"})
 PRUNED = tuple(sorted(PRUNED_CODECS))
@@ -46,6 +54,7 @@ class Saved:
     def __init__(self, folder: Path, limits: Limits = NO_LIMITS) -> None:
         self.results: queue.Queue[SaveResult] = queue.Queue()
         self.files = StoreFiles(folder, FORMAT_VERSION)
+        remove_leftovers(self.files)
         self.persistence = Persistence(self.files, FINGERPRINT, GEOMETRY, "template", limits, self.results.put)
 
     def save(self, resident: Resident) -> SaveResult:
@@ -486,3 +495,219 @@ def test_a_piece_of_another_method_is_not_taken_for_int8(method: str) -> None:
     renamed = [(dataclasses.replace(spec, name=spec.name.replace(method, method + "-int8")), t) for spec, t in tensors]
     with pytest.raises(ValueError, match=r".+"):
         pieces_of(renamed, GEOMETRY, num_tokens)
+
+
+# -- a failure or a power cut at any step --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True])
+def test_a_save_that_is_cut_short_leaves_the_old_state_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_power_cut: bool
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # what it is for, `Disk` tests
+    before, kv_dir, grave = tmp_path / "before", tmp_path / "kv", tmp_path / "grave"
+    old, new = lossy_resident("int8"), lossy_resident("balanced", 800, cold=650)
+    allowed = [contents(old), contents(new)]
+    first = Saved(before)
+    first.save(filled_resident(random_arena(TOKENS), TOKENS)[0])
+    first.save(old)
+    first.close()
+    step, dice, is_hit = 1, random.Random(0), True
+    while is_hit:
+        shutil.copytree(before, kv_dir)
+        saved = Saved(kv_dir)
+        disk = Disk(kv_dir, grave, step, is_power_cut=is_power_cut)
+        with disk.installed():
+            try:
+                saved.persistence.save(new, "")
+                saved.results.get(timeout=WAIT_S)
+            except OSError:
+                pass
+            saved.close()
+        if is_power_cut:
+            disk.lose_power(dice)
+        saved = Saved(kv_dir)
+        restored, miss = saved.restore()
+        assert miss is None
+        assert contents(restored) in allowed
+        exact = saved.persistence.exact_manifest(CHAT)
+        assert exact is not None
+        assert saved.persistence.restore(exact, TOKENS, new_cache(TOKENS)).length == TOKENS
+        saved.save(new)
+        assert contents(saved.restore()[0]) == allowed[1]
+        saved.persistence.writer.delete_conversation(CHAT)
+        saved.close()
+        assert not [path for path in kv_dir.glob("*/*/**/*") if path.is_file()]
+        shutil.rmtree(kv_dir)
+        shutil.rmtree(grave, ignore_errors=True)
+        step, is_hit = step + 1, disk.failed is not None
+    assert step > 12
+
+
+def test_memory_that_is_about_to_change_is_not_read_any_more(reopen: Callable[..., Saved]) -> None:
+    saved = reopen()
+    resident = lossy_resident("int8")
+    saved.persistence.writer.pause()
+    assert saved.persistence.save(resident, "")
+    assert saved.persistence.writer.is_pending(CHAT)
+    saved.persistence.writer.release(CHAT)
+    assert not saved.persistence.writer.is_pending(CHAT)
+    saved.persistence.writer.resume()
+    assert saved.results.get(timeout=WAIT_S).is_cancelled
+    assert saved.lossy is None
+
+
+# -- from outside --------------------------------------------------------------------------------------------------
+
+FIXED = ("int8", "balanced", "compact", "bnb-8bit", "bnb-nf4")
+COMPRESSED = {
+    "kvzip": (CompressMethod.KVZIP, False),
+    "kvzip-int8": (CompressMethod.KVZIP, True),
+    "streaming": (CompressMethod.STREAMING, False),
+}
+
+
+@pytest.fixture(scope="module")
+def roomy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiny, but of 2,048 tokens of context."""
+    return build_model(tmp_path_factory.mktemp("models") / "roomy", max_position_embeddings=2048)
+
+
+def digits(num_tokens: int, seed: int) -> str:
+    return "".join(random.Random(seed).choices("0123456789", k=num_tokens))
+
+
+class Chat:
+    """A chat whose cache is lossy, in one of the ways there are, with an engine that can be started again."""
+
+    def __init__(self, start_engine: Callable[..., Engine], model: Path, kind: str) -> None:
+        self.kind = kind
+        self._start = lambda: start_engine(model, kv_precision=kind if kind in FIXED else "auto")
+        self.engine = self._start()
+        self.messages = [user(digits(600, 0))]
+
+    def restart(self) -> None:
+        self.engine = self._start()
+
+    def first_turn(self) -> None:
+        del self.messages[1:]
+        self.engine.reply("a", self.messages)
+        if self.kind not in FIXED:
+            method, is_int8 = COMPRESSED[self.kind]
+            self._submit(Compress("a", "c", tuple(self.messages), 0.3, method, is_int8))
+
+    def undo(self) -> None:
+        self._submit(Undo("a", "u", tuple(self.messages)))
+
+    def next_turn(self, text: str = "and then?") -> Finished:
+        return self.engine.reply("a", [*self.messages, user(text)])
+
+    def _submit(self, command: Compress | Undo) -> None:
+        self.engine.worker.submit(command)
+        ended = self.engine.wait(Compressed, Failed, request_id=command.request_id)
+        assert isinstance(ended, Compressed), ended
+        self.engine.wait(SnapshotSaved, SnapshotNotSaved, request_id=command.request_id)
+
+
+@pytest.fixture
+def chat(
+    request: pytest.FixtureRequest,
+    start_engine: Callable[..., Engine],
+    roomy_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Chat:
+    for name in FIXED:  # a random model bears few
+        monkeypatch.setitem(codec_choice.MOST_KL, name, 100.0)
+    if str(request.param).startswith("bnb"):
+        pytest.importorskip("bitsandbytes")
+    return Chat(start_engine, roomy_model, request.param)
+
+
+every_kind = pytest.mark.parametrize("chat", [*FIXED, *COMPRESSED], indirect=True)
+two_kinds = pytest.mark.parametrize("chat", ["int8", "kvzip"], indirect=True)
+
+
+@every_kind
+def test_resumed_equals_never_closed_token_for_token(chat: Chat) -> None:
+    chat.first_turn()
+    never_closed = chat.next_turn()
+    chat.engine.forget("a")
+    chat.first_turn()
+    (before,) = chat.engine.report().conversations
+    chat.restart()
+    (on_disk,) = chat.engine.report().conversations
+    assert on_disk.precision == before.precision
+    resumed = chat.next_turn()
+    assert resumed.token_ids == never_closed.token_ids
+    assert resumed.statistics.reused_tokens == never_closed.statistics.reused_tokens > 600
+    assert resumed.statistics.miss_code is None
+
+
+@two_kinds
+def test_an_edited_history_is_cut_as_in_memory(chat: Chat) -> None:
+    chat.first_turn()
+    chat.messages[0] = user(digits(600, 0)[:500] + digits(60, 9))
+    never_closed = chat.next_turn()
+    chat.engine.forget("a")
+    chat.messages[0] = user(digits(600, 0))
+    chat.first_turn()
+    chat.restart()
+    chat.messages[0] = user(digits(600, 0)[:500] + digits(60, 9))
+    resumed = chat.next_turn()
+    assert resumed.token_ids == never_closed.token_ids
+    assert resumed.statistics.reused_tokens == never_closed.statistics.reused_tokens > 0
+    assert resumed.statistics.miss_code == never_closed.statistics.miss_code
+
+
+@two_kinds
+@pytest.mark.parametrize("how", ["truncated", "missing", "token_ids"])
+def test_a_damaged_file_costs_a_reading_never_a_wrong_word(
+    chat: Chat, tmp_path: Path, how: str, cold_reply: ColdReply, roomy_model: Path
+) -> None:
+    chat.first_turn()
+    chat.restart()
+    manifest = chat.engine.runtime._loaded()[1].persistence.compressed.catalog.manifest("a")
+    assert manifest is not None
+    (path,) = (tmp_path / "kv").glob(f"*/chunks/*/{manifest.chunks[0].key}.safetensors")
+    damage(path, how)
+    resumed = chat.next_turn()
+    assert resumed.token_ids == cold_reply(roomy_model, [*chat.messages, user("and then?")]).token_ids
+    if chat.kind == "int8":  # nothing of it was ever saved in full precision
+        assert resumed.statistics.reused_tokens == 0
+        expected = MissCode.FILE_MISSING if how == "missing" else MissCode.FILE_DAMAGED
+        assert resumed.statistics.miss_code == expected
+
+
+@pytest.mark.parametrize("chat", COMPRESSED, indirect=True)
+def test_undo_after_a_restart_leaves_only_full_precision(
+    chat: Chat, tmp_path: Path, cold_reply: ColdReply, roomy_model: Path
+) -> None:
+    chat.first_turn()
+    chat.restart()
+    chat.undo()
+    folder = chat.engine.runtime._loaded()[0].fingerprint.compressed.folder
+    assert not list((tmp_path / "kv" / folder).glob("*/**/*.*"))
+    chat.restart()
+    assert chat.engine.report().conversations[0].precision == "fp32"
+    undone = chat.next_turn()
+    assert undone.statistics.reused_tokens > 600
+    assert undone.token_ids == cold_reply(roomy_model, [*chat.messages, user("and then?")]).token_ids
+
+
+@two_kinds
+def test_forgetting_leaves_nothing_of_a_lossy_chat(chat: Chat, tmp_path: Path) -> None:
+    chat.first_turn()
+    chat.next_turn()
+    assert chunk_files(tmp_path / "kv")
+    chat.engine.forget("a")
+    assert not chunk_files(tmp_path / "kv")
+    assert not list((tmp_path / "kv").glob("*/conversations/*"))
+
+
+def test_an_incognito_chat_writes_nothing(
+    start_engine: Callable[..., Engine], roomy_model: Path, tmp_path: Path
+) -> None:
+    engine = start_engine(roomy_model, kv_precision="int8")
+    engine.reply("a", [user(digits(600, 0))], is_incognito=True)
+    start_engine()
+    assert not chunk_files(tmp_path / "kv")
