@@ -33,8 +33,10 @@ def ignore(done: int, total: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model(tmp_path_factory.mktemp("models") / "roomy", max_position_embeddings=2048)
+def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    family, options = getattr(request, "param", ("llama", {}))
+    path = tmp_path_factory.mktemp("models") / family
+    return build_model(path, family, max_position_embeddings=2048, **options)
 
 
 @pytest.fixture
@@ -74,6 +76,7 @@ def written_out(folder: Path, attend: Callable[..., Any] | None = None) -> PreTr
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("folder", [("llama", {}), ("granite", {"attention_multiplier": 0.4})], indirect=True)
 def test_scores_are_the_most_attention_while_the_context_is_repeated(
     model: LoadedModel, chat: Resident, folder: Path
 ) -> None:
