@@ -22,10 +22,11 @@ class Block:
     """Up to `BLOCK_TOKENS` tokens in full precision: a tensor per region group, `[regions, tokens, heads, dim]`.
 
     Or, encoded once and for all, a few times as many: see `engine.kv.codecs` and `engine.kv.pruned`. `key` is None for
-    a block that must not be found by content: encoded, incognito, or computed after such a one.
+    a block that must not be found by content: encoded, incognito, or computed after such a one. `checksums`: of an
+    encoded block's tensors, once the store has read them.
     """
 
-    __slots__ = ("encoded", "key", "refs", "tensors", "token_ids")
+    __slots__ = ("checksums", "encoded", "key", "refs", "tensors", "token_ids")
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Block:
         self.token_ids = token_ids
         self.tensors = tensors
         self.encoded = encoded
+        self.checksums: tuple[str, ...] = ()
         self.refs = 1
 
     @property

@@ -40,21 +40,23 @@ class Piece:
     encoded: EncodedBlock | PrunedBlock | None = None
 
 
-def encoded_tensors(index: int, num_tokens: int, encoded: EncodedBlock | PrunedBlock) -> list[TensorBytes]:
-    """What is stored of an encoded or pruned block, piece `index` of its chunk. Copied only from a device."""
+def encoded_specs(index: int, num_tokens: int, encoded: EncodedBlock | PrunedBlock) -> list[TensorSpec]:
+    """How an encoded or pruned block is stored, as piece `index` of its chunk."""
     prefix = f"{index}.{encoded.codec}.{num_tokens}."
-    found: list[TensorBytes] = []
-    for name, tensor in _named(encoded).items():
-        host = tensor.detach().cpu()
-        data = (bytes_of(host),) if host.numel() else ()
-        found.append(TensorBytes(spec_of(prefix + name, tuple(host.shape), host.dtype), data))
-    return found
+    return [spec_of(prefix + name, tuple(tensor.shape), tensor.dtype) for name, tensor in _named(encoded).items()]
+
+
+def encoded_tensors(index: int, num_tokens: int, encoded: EncodedBlock | PrunedBlock) -> list[TensorBytes]:
+    """What is stored of it. Copied only from a device."""
+    hosts = [tensor.detach().cpu() for tensor in _named(encoded).values()]
+    data = [(bytes_of(host),) if host.numel() else () for host in hosts]
+    return [TensorBytes(*one) for one in zip(encoded_specs(index, num_tokens, encoded), data, strict=True)]
 
 
 def full_tensors(
     index: int, num_tokens: int, regions: Sequence[Sequence[memoryview]], geometry: KVGeometry
 ) -> list[TensorBytes]:
-    """The same for tokens in full precision, of which each of `regions` holds some, per layer keys then values."""
+    """The same for some tokens in full precision, of which each of `regions` holds some, per layer keys then values."""
     specs = [spec_of(*expected) for expected in _full_layout(index, num_tokens, geometry)]
     pieces = [
         tuple(part[2 * layer + (not group.is_key)] for layer in group.layers for part in regions)

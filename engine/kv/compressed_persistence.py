@@ -17,11 +17,9 @@ import xxhash
 from engine.kv import transfer
 from engine.kv.block_keys import BLOCK_TOKENS, CHUNK_TOKENS, tagged_key
 from engine.kv.blocks import Block, BlockPool
-from engine.kv.codecs.encoded import EncodedBlock
-from engine.kv.compressed_chunks import Piece, encoded_tensors, full_tensors, pieces_of
+from engine.kv.compressed_chunks import Piece, encoded_specs, encoded_tensors, full_tensors, pieces_of
 from engine.kv.fingerprint import Fingerprint, canonical_json
 from engine.kv.geometry import KVGeometry
-from engine.kv.pruned import PrunedBlock
 from engine.kv.resident import Resident
 from engine.kv.store.catalog import Catalog
 from engine.kv.store.chunk_format import chunk_file, content_tag
@@ -51,8 +49,26 @@ class _Chunk:
     """What a chunk of `ids` is made of: encoded blocks, and between them runs of bytes in full precision."""
 
     ids: list[int]
-    pieces: list[EncodedBlock | PrunedBlock | list[list[memoryview]]] = field(default_factory=list)
+    pieces: list[Block | list[list[memoryview]]] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Those that are encoded."""
+        return [piece for piece in self.pieces if isinstance(piece, Block)]
+
+    def known_tag(self) -> str:
+        """Its tag, if all it holds was read once by the store; else ""."""
+        blocks = self.blocks
+        if len(blocks) < len(self.pieces) or not all(block.checksums for block in blocks):
+            return ""
+        (ids,) = chunk_file("", self.ids, ()).tensors
+        specs, checksums = [ids.spec], [xxhash.xxh3_128_hexdigest(ids.pieces[0])]
+        for index, block in enumerate(blocks):
+            assert block.encoded is not None
+            specs += encoded_specs(index, block.num_tokens, block.encoded)
+            checksums += block.checksums
+        return content_tag(specs, checksums)
 
     def add_full(self, num_tokens: int, regions: list[memoryview]) -> None:
         last = self.pieces[-1] if self.pieces else None
@@ -63,17 +79,18 @@ class _Chunk:
             self.pieces.append([regions])
             self.counts.append(num_tokens)
 
-    def add_encoded(self, num_tokens: int, encoded: EncodedBlock | PrunedBlock) -> None:
-        self.pieces.append(encoded)
-        self.counts.append(num_tokens)
+    def add_encoded(self, block: Block) -> None:
+        self.pieces.append(block)
+        self.counts.append(block.num_tokens)
 
-    def tensors(self, geometry: KVGeometry) -> list[TensorBytes]:
-        found: list[TensorBytes] = []
+    def tensors(self, geometry: KVGeometry) -> list[tuple[Block | None, list[TensorBytes]]]:
+        """What is stored of each piece, and the block that it is, if it is one."""
+        found: list[tuple[Block | None, list[TensorBytes]]] = []
         for index, (piece, count) in enumerate(zip(self.pieces, self.counts, strict=True)):
             if isinstance(piece, list):
-                found += full_tensors(index, count, piece, geometry)
-            else:
-                found += encoded_tensors(index, count, piece)
+                found.append((None, full_tensors(index, count, piece, geometry)))
+            elif piece.encoded is not None:
+                found.append((piece, encoded_tensors(index, count, piece.encoded)))
         return found
 
 
@@ -95,6 +112,7 @@ class CompressedPersistence:
         self._geometry = geometry
         self._template = template
         self._writer = writer
+        self._root = root_of(fingerprint.digest, is_exact=False)
         self._reader = StoreReader(files, fingerprint.digest)
 
     def save(self, resident: Resident, request_id: str) -> bool:
@@ -108,19 +126,21 @@ class CompressedPersistence:
         if chunks is None:
             return False
         self._files.prepare(self.fingerprint.digest, canonical_json(self.fingerprint.fields))
-        parts = [(chunk.ids, chunk.tensors(self._geometry)) for chunk in chunks]
+        known = self._known(chunks)
+        parts = [(chunk.ids, chunk.tensors(self._geometry)) for chunk in chunks[len(known) :]]
         conversation_id, ids, template = resident.conversation_id, tuple(resident.token_ids), self._template
         precision, codecs = resident.precision(self._geometry.precision), _codecs(resident)
-        root = root_of(self.fingerprint.digest, is_exact=False)
 
         def prepare(wait: Callable[[], None]) -> tuple[Manifest, list[NewFile]]:
-            refs: list[ChunkRef] = []
+            refs = list(known)
             new_files: list[NewFile] = []
-            parent = root
-            for chunk_ids, tensors in parts:
+            parent = bytes.fromhex(refs[-1].key) if refs else self._root
+            for chunk_ids, pieces in parts:
                 wait()
-                file = chunk_file("", chunk_ids, tensors)
-                tag = content_tag([tensor.spec for tensor in file.tensors], _checksums(file.tensors, wait))
+                file = chunk_file("", chunk_ids, [tensor for _, tensors in pieces for tensor in tensors])
+                checksums = _checksums(file.tensors, wait)
+                _note(pieces, checksums[1:])
+                tag = content_tag([tensor.spec for tensor in file.tensors], checksums)
                 parent = tagged_key(parent, chunk_ids, tag)
                 refs.append(ChunkRef(parent.hex(), len(chunk_ids), tag))
                 if not self.catalog.is_stored(parent.hex()):
@@ -173,17 +193,29 @@ class CompressedPersistence:
     def close(self) -> None:
         self._reader.close()
 
+    def _known(self, chunks: Sequence[_Chunk]) -> list[ChunkRef]:
+        """The leading chunks that are on disk as they are, as far as that is known without reading them."""
+        refs: list[ChunkRef] = []
+        parent = self._root
+        for chunk in chunks:
+            tag = chunk.known_tag()
+            parent = tagged_key(parent, chunk.ids, tag)
+            if not tag or not self.catalog.is_stored(parent.hex()):
+                break
+            refs.append(ChunkRef(parent.hex(), len(chunk.ids), tag))
+        return refs
+
     def _chunks(self, resident: Resident) -> list[_Chunk] | None:
         """What to write; None where a block that cannot be cut lies in two chunks."""
         ids, geometry, cache = resident.token_ids, self._geometry, resident.working
         chunks = [_Chunk(list(ids[start : start + CHUNK_TOKENS])) for start in range(0, len(ids), CHUNK_TOKENS)]
         position = 0
-        for block in held_blocks(resident):
+        for block in held_blocks(resident) or _decoded_blocks(resident):
             start, position = position, position + block.num_tokens
             if block.encoded is not None:
                 if start // CHUNK_TOKENS != (position - 1) // CHUNK_TOKENS:
                     return None
-                chunks[start // CHUNK_TOKENS].add_encoded(block.num_tokens, block.encoded)
+                chunks[start // CHUNK_TOKENS].add_encoded(block)
                 continue
             for first, last in _within_chunks(start, position):
                 part = [tensor[:, first - start : last - start] for tensor in block.tensors]
@@ -210,10 +242,31 @@ def held_blocks(resident: Resident) -> Sequence[Block]:
     return resident.working.cold.blocks if resident.working.cold is not None else ()
 
 
+def _decoded_blocks(resident: Resident) -> list[Block]:
+    """The blocks that the beginning of an active cache was copied from, and that it still agrees with."""
+    blocks: list[Block] = []
+    position = 0
+    for block in resident.blocks if resident.working is not None else ():
+        if tuple(resident.token_ids[position : position + block.num_tokens]) != block.token_ids:
+            break
+        blocks.append(block)
+        position += block.num_tokens
+    return blocks
+
+
 def _codecs(resident: Resident) -> tuple[str, ...]:
     """The names of its blocks' codecs, and last the one that it went through last."""
     kinds = {block.encoded.codec for block in resident.blocks if block.encoded is not None}
     return (*sorted(kinds - {resident.loss}), resident.loss)
+
+
+def _note(pieces: Sequence[tuple[Block | None, Sequence[TensorBytes]]], checksums: Sequence[str]) -> None:
+    """Let the blocks remember the checksums of their tensors: they never change."""
+    at = 0
+    for block, tensors in pieces:
+        if block is not None:
+            block.checksums = tuple(checksums[at : at + len(tensors)])
+        at += len(tensors)
 
 
 def _within_chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
