@@ -27,6 +27,7 @@ from engine.kv.store.leftovers import remove_leftovers
 from engine.kv.store.records import FORMAT_VERSION, Manifest, is_pruned
 from engine.kv.store.writer import SaveResult
 from engine.kv.working_cache import WorkingCache
+from engine.memory import return_freed_memory
 from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel
 from engine.protocol.config import EngineConfig
@@ -343,6 +344,7 @@ class CacheManager:
             resident.quantize(codec)
         except ValueError:
             resident.park()
+        return_freed_memory()
 
     def _new_cache(self, num_tokens: int, resident: Resident, num_cold: int = 0) -> WorkingCache:
         """An empty cache for a conversation that becomes active, in the spare memory where that fits.
@@ -379,7 +381,8 @@ class CacheManager:
         else:
             fits = len(token_ids) * self._model.geometry.bytes_per_token <= self._relief.most_bytes()
             shared = common_prefix(manifest.token_ids, token_ids)
-            is_taken = not (fits and self._filler.is_soon_exact(resident, token_ids, shared))
+            reaches = self.persistence.exact_reach(resident.conversation_id, token_ids) >= shared
+            is_taken = not (fits and (reaches or self._filler.is_soon_exact(resident, token_ids, shared)))
         if is_taken:
             nbytes = self.persistence.compressed.catalog.disk_bytes(resident.conversation_id)
             self._relief.make_room(nbytes, resident.conversation_id)

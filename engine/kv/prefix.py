@@ -49,7 +49,7 @@ class PrefixFiller:
             usable = one.usable(token_ids)
             if usable > best_length:
                 best, best_length = one, usable
-        if best is None or (best is resident and self.comes_back_exact(resident, token_ids, best_length)):
+        if best is None:
             return None
         started = time.perf_counter()
         start = cache.length if cache.can_crop and cache.is_exact else 0  # exact all through, or not exact

@@ -14,7 +14,7 @@ from engine.kv.codecs.encoded import BlockCodec
 from engine.kv.codecs.registry import codec_named
 from engine.kv.pressure import Action, ChatMemory, MemoryLimits, PressureKind
 from engine.kv.resident import Resident
-from engine.memory import read_memory
+from engine.memory import read_memory, return_freed_memory
 from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel
 from engine.protocol.config import EngineConfig
@@ -53,6 +53,8 @@ class Relief:
             actions = self._plan(needed_bytes, active_id)
         for action in actions:
             self._carry_out(action)
+        if actions:
+            return_freed_memory()
 
     def relieve_active(self, resident: Resident) -> bool:
         """Amid a turn: where memory is short even so, encode the active chat's cold part. Returns whether it was."""
@@ -67,6 +69,7 @@ class Relief:
                 continue
             if self._encode_active(resident, codec) and not self._is_tight():
                 break
+        return_freed_memory()
         return True
 
     def _encode_active(self, resident: Resident, codec: BlockCodec) -> bool:
@@ -74,6 +77,7 @@ class Relief:
         self._caches.persistence.writer.release(resident.conversation_id)
         try:
             resident.encode_cold(codec, ACTIVE_RECENT_TOKENS)
+            resident.quantize(codec)
         except ValueError:
             return False
         freed = before - self._caches.memory_bytes

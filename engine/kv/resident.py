@@ -14,6 +14,7 @@ from engine.kv.block_keys import BLOCK_TOKENS
 from engine.kv.blocks import Block, BlockPool
 from engine.kv.codecs.encoded import ENCODED_TOKENS, BlockCodec
 from engine.kv.codecs.registry import LADDER
+from engine.kv.cold import ColdPrefix
 from engine.kv.pruned import PRUNED_TOKENS, PrunedBlock
 from engine.kv.state_layers import StateSnapshot
 from engine.kv.working_cache import WorkingCache
@@ -178,9 +179,11 @@ class Resident:
         old, self.blocks = self.blocks, []
         length = 0
         for block in donor.blocks if donor is not None else old:
-            is_kept = donor is not None or block.refs > 1
+            # Encoded ones that were decoded into the cache stay as well, so that nothing is encoded twice.
+            is_own = block.encoded is not None and donor is None and not cache.is_exact
+            is_kept = is_own or (block.is_full_precision and (donor is not None or block.refs > 1))
             ids = tuple(cache.token_ids[length : length + block.num_tokens])
-            if not is_kept or block.num_tokens < BLOCK_TOKENS or not block.is_full_precision or block.token_ids != ids:
+            if not is_kept or block.num_tokens < BLOCK_TOKENS or block.token_ids != ids:
                 break
             self.blocks.append(self._pool.retain(block))
             length += block.num_tokens
@@ -219,10 +222,13 @@ class Resident:
     def release_doubled(self) -> None:
         """While active: let go of held blocks that are not part of the cache, or that it has in its own memory and
         nobody else shares any more."""
-        if self.working is None:
+        if self.working is None or len(self.blocks) <= self._num_cold:
             return
-        num_cold = len(self.working.cold.blocks) if self.working.cold is not None else 0
-        while len(self.blocks) > num_cold and (self.blocks[-1].refs == 1 or not self.blocks[-1].is_full_precision):
+        self._trim_blocks(self.working.token_ids)
+        while len(self.blocks) > self._num_cold:
+            block = self.blocks[-1]
+            if block.refs > 1 if block.is_full_precision else not self.working.is_exact:
+                break
             self._pool.release(self.blocks.pop())
 
     def encode_cold(self, codec: BlockCodec, recent_tokens: int) -> int:
@@ -235,8 +241,9 @@ class Resident:
         cache = self.working
         if cache is None:
             return 0
-        self._trim_blocks(cache.token_ids)
         self.release_doubled()
+        if any(block.encoded is not None for block in self.blocks[self._num_cold :]):
+            self._drop_blocks(self._num_cold)
         before = self.own_bytes
         stop = cache.length - max(recent_tokens, codec.recent_tokens)
         blocks = list(self.blocks)
@@ -299,12 +306,28 @@ class Resident:
         return before - self.own_bytes
 
     def quantize(self, codec: BlockCodec) -> int:
-        """Encode the unshared blocks of a parked cache, those of a finer codec anew. Returns the bytes freed.
+        """Encode the unshared blocks of a parked cache, or of an active one's cold part, those of a finer codec anew.
 
-        Raises ValueError for numbers that the codec does not take; what was encoded before them stays so.
+        Returns the bytes freed. Raises ValueError for numbers that the codec does not take; what was encoded before
+        them stays so.
         """
-        if self.working is not None:
+        cache = self.working
+        if cache is None:
+            return self._quantize(codec)
+        if cache.cold is None:
             return 0
+        self._drop_blocks(self._num_cold)
+        cache.cold = None  # lets its blocks go one by one
+        freed = 0
+        try:
+            freed = self._quantize(codec)
+        finally:
+            cache.cold = ColdPrefix(self.blocks, cache.geometry)
+            if freed:
+                cache.loss = codec.name
+        return freed
+
+    def _quantize(self, codec: BlockCodec) -> int:
         before = sum(block.nbytes for block in self.blocks)
         stop = self.length - codec.recent_tokens
         done: list[Block] = []
@@ -374,9 +397,18 @@ class Resident:
             if block.token_ids != tuple(ids[position:end]):
                 break
             position, keep = end, keep + 1
+        self._drop_blocks(keep)
+
+    def _drop_blocks(self, keep: int) -> None:
+        """Let go of held blocks but for the first `keep`."""
         for block in self.blocks[keep:]:
             self._pool.release(block)
         del self.blocks[keep:]
+
+    @property
+    def _num_cold(self) -> int:
+        """How many of the held blocks are an active cache's cold part."""
+        return len(self.working.cold.blocks) if self.working is not None and self.working.cold is not None else 0
 
 
 def _read(cache: WorkingCache, cold: Sequence[Block], position: int, start: int, stop: int) -> list[torch.Tensor]:
