@@ -57,6 +57,9 @@ class MissReasons:
             return Miss(MissCode.EVICTED)
         if lost is not None:
             return miss_of(lost)
+        lossy = self._persistence.compressed.catalog.manifest(conversation_id)
+        if lossy is not None and common_prefix(lossy.token_ids, token_ids) > reused:
+            return Miss(MissCode.READING_IS_FASTER)
         return self._other_fingerprint(conversation_id) or Miss(MissCode.NOT_SAVED)
 
     def _other_fingerprint(self, conversation_id: str) -> Miss | None:

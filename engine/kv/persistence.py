@@ -205,6 +205,11 @@ class Persistence:
         manifest = self.catalog.manifest(conversation_id)
         return manifest if manifest is not None and manifest.is_exact else None
 
+    def exact_reach(self, conversation_id: str, token_ids: Sequence[int]) -> int:
+        """How many leading ids of `token_ids` are on disk in full precision, whoever they belong to."""
+        found = self.catalog.longest_prefix(token_ids, conversation_id)
+        return found[1] if found is not None else 0
+
     def is_stored(self, conversation_id: str) -> bool:
         """Whether anything of a conversation is on disk, in whatever precision."""
         catalogs = (self.catalog, self.compressed.catalog)

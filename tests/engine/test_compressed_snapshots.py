@@ -694,6 +694,58 @@ def test_undo_after_a_restart_leaves_only_full_precision(
     assert undone.token_ids == cold_reply(roomy_model, [*chat.messages, user("and then?")]).token_ids
 
 
+def quantize(engine: Engine, codec: str) -> None:
+    """As memory pressure does, to a chat that is at rest."""
+    caches = engine.runtime._loaded()[1]
+    (resident,) = caches.residents
+    caches.persistence.writer.release("a")
+    resident.encode_cold(codec_named(codec), 128)
+    assert not resident.is_exact
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_what_pressure_made_smaller_comes_back_exact_where_that_is_quick(
+    start_engine: Callable[..., Engine], roomy_model: Path, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
+) -> None:
+    engine = start_engine(roomy_model)
+    messages = [user(digits(600, 0))]
+    engine.reply("a", messages)
+    quantize(engine, "int8")
+    messages.append(user("and then?"))
+    monkeypatch.setattr("engine.kv.prefix.EXACT_WAIT_S", -1.0)  # or it would be read from disk now
+    engine.reply("a", messages)
+    assert engine.report().conversations[0].precision == "int8"
+    monkeypatch.setattr("engine.kv.prefix.EXACT_WAIT_S", -1.0 if is_slow else 1000.0)
+    engine = start_engine(roomy_model)
+    (on_disk,) = engine.report().conversations
+    assert on_disk.precision == "int8"  # it reaches further than what is exact
+    messages.append(user("go on"))
+    finished = engine.reply("a", messages)
+    assert finished.statistics.miss_code == (None if is_slow else MissCode.READING_IS_FASTER)
+    assert finished.statistics.reused_tokens > 600
+    assert engine.report().conversations[0].precision == ("int8" if is_slow else "fp32")
+    compressed = engine.runtime._loaded()[1].persistence.compressed.catalog.manifest("a")
+    assert (compressed is not None) is is_slow
+
+
+def test_a_quantized_chat_that_is_whole_in_full_precision_comes_back_so(
+    start_engine: Callable[..., Engine], roomy_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start_engine(roomy_model)
+    messages = [user(digits(600, 0))]
+    engine.reply("a", messages)
+    quantize(engine, "int8")
+    assert engine.runtime._loaded()[1].save("a", "again") is None
+    engine.wait(SnapshotSaved, request_id="again")
+    monkeypatch.setattr("engine.kv.prefix.EXACT_WAIT_S", -1.0)
+    engine = start_engine(roomy_model)
+    (on_disk,) = engine.report().conversations
+    assert on_disk.precision == "fp32"
+    messages.append(user("and then?"))
+    assert engine.reply("a", messages).statistics.reused_tokens > 600
+    assert engine.report().conversations[0].precision == "fp32"
+
+
 @two_kinds
 def test_forgetting_leaves_nothing_of_a_lossy_chat(chat: Chat, tmp_path: Path) -> None:
     chat.first_turn()
