@@ -16,7 +16,6 @@ import torch
 from engine.generation.prefill import prefill
 from engine.kv.kvzip import CHUNK_TOKENS, LEAST_CHUNK, SINK_TOKENS, RepeatPrompts, score, select, streaming_kept
 from engine.kv.manager import CacheManager
-from engine.kv.pruned import PrunedBlock
 from engine.kv.resident import Resident, common_prefix
 from engine.kv.working_cache import WorkingCache
 from engine.model.loader import LoadedModel
@@ -263,7 +262,7 @@ class _Change:
             conversation_id=command.conversation_id,
             request_id=command.request_id,
             tokens=cache.length,
-            kept=_share_kept(cache),
+            kept=cache.kept,
             precision=caches.reading(cache).precision,
             bytes_before=bytes_before,
             bytes_after=cache.nbytes,
@@ -345,14 +344,3 @@ def _num_system(messages: Sequence[ChatMessage]) -> int:
 def _last_question(messages: Sequence[ChatMessage]) -> int:
     """The index of the user's last message."""
     return max((index for index, one in enumerate(messages) if one.role is Role.USER), default=0)
-
-
-def _share_kept(cache: WorkingCache) -> float:
-    """Of all key-value pairs."""
-    lanes = cache.geometry.num_lanes
-    gone = sum(
-        block.num_tokens * lanes - int(block.encoded.counts.sum())
-        for block in (cache.cold.blocks if cache.cold is not None else ())
-        if isinstance(block.encoded, PrunedBlock)
-    )
-    return 1.0 - gone / (cache.length * lanes) if cache.length else 1.0

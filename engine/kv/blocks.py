@@ -6,7 +6,7 @@ ids are compared on every hit all the same. Inference thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -73,6 +73,13 @@ class Block:
             return self.encoded.place
         return self.tensors[0].device.type if self.tensors else "cpu"
 
+    @property
+    def pairs_gone(self) -> int:
+        """How many key-value pairs of all lanes were pruned away."""
+        if not isinstance(self.encoded, PrunedBlock):
+            return 0
+        return self.num_tokens * len(self.encoded.counts) - int(self.encoded.counts.sum())
+
     def copy_to(self, arena: KVArena, start: int, num_tokens: int) -> None:
         """Write the first `num_tokens` to the positions from `start` on; an encoded block is decoded on the way.
 
@@ -105,6 +112,11 @@ class Block:
         if self.encoded is not None:
             self.encoded = self.encoded.to(device)
         self.tensors = [tensor.to(device) for tensor in self.tensors]
+
+
+def share_kept(blocks: Iterable[Block], length: int, geometry: KVGeometry) -> float:
+    """Of all key-value pairs of `length` tokens that begin with these blocks."""
+    return 1.0 - sum(block.pairs_gone for block in blocks) / (length * geometry.num_lanes or 1)
 
 
 class BlockPool:

@@ -326,7 +326,7 @@ class CacheManager:
         kinds = cache.cold.codecs if cache.cold is not None else frozenset()
         precision = next(iter(kinds)) if len(kinds) == 1 else "mixed" if kinds else cache.loss
         precision = precision or self._model.geometry.precision
-        return CacheReading(cache.length, cache.nbytes, precision, self._model.device.type)
+        return CacheReading(cache.length, cache.nbytes, precision, self._model.device.type, cache.kept)
 
     def report(self, request_id: str, conversation_ids: Sequence[str] | None) -> CacheReported:
         return report_caches(request_id, conversation_ids, self, self._model, self._config)

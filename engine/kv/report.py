@@ -70,6 +70,7 @@ def _row(
         disk_bytes=stored.disk_bytes if stored is not None else 0,
         shared_bytes=resident.shared_bytes,
         precision=resident.precision(model.geometry.precision),
+        kept=resident.kept,
         place=resident.place,
         state=CacheState.WARM,
         waste_bytes=resident.slack_bytes,

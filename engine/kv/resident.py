@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from engine.kv.block_keys import BLOCK_TOKENS
-from engine.kv.blocks import Block, BlockPool
+from engine.kv.blocks import Block, BlockPool, share_kept
 from engine.kv.codecs.encoded import ENCODED_TOKENS, BlockCodec
 from engine.kv.codecs.registry import LADDER
 from engine.kv.cold import ColdPrefix
@@ -51,6 +51,11 @@ class Resident:
     def loss(self) -> str:
         """The lossy codec it, or what it was computed from, went through last; "" if there was none."""
         return self.working.loss if self.working is not None else self._loss
+
+    @property
+    def kept(self) -> float:
+        """The share of its key-value pairs that is left after pruning."""
+        return share_kept(self.blocks, self.length, self._pool.geometry)
 
     @property
     def is_pruned(self) -> bool:

@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
 
 from engine.kv import attention, layer_kinds, state_layers
 from engine.kv.arena import KVArena, grown_capacity, reserve_arena
-from engine.kv.blocks import Block
+from engine.kv.blocks import Block, share_kept
 from engine.kv.cold import ColdPrefix
 from engine.kv.geometry import KVGeometry
 from engine.kv.state_layers import StateSnapshot
@@ -124,6 +124,11 @@ class WorkingCache(Cache):
     def hot_start(self) -> int:
         """The position from which on it is in the arena."""
         return self.arena.first
+
+    @property
+    def kept(self) -> float:
+        """The share of its key-value pairs that is left after pruning."""
+        return share_kept(self.cold.blocks if self.cold is not None else (), self.length, self.geometry)
 
     @property
     def can_crop(self) -> bool:

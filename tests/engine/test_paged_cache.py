@@ -19,8 +19,8 @@ from engine.generation.sampler import Sampler
 from engine.kv.arena import KVArena
 from engine.kv.block_keys import BLOCK_TOKENS, CHUNK_TOKENS
 from engine.kv.blocks import BlockPool
-from engine.kv.manager import CacheManager
 from engine.kv.codecs.affine import AffineCodec
+from engine.kv.manager import CacheManager
 from engine.kv.rates import MeasuredRates
 from engine.kv.resident import Resident, common_prefix
 from engine.kv.store.reader import StoreReader
