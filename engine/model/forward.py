@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from transformers import PreTrainedModel
 
+from engine.kv import attention
 from engine.kv.transfer import synchronize
 from engine.kv.working_cache import WorkingCache
 
@@ -119,6 +120,8 @@ class ForwardPass:
         except BaseException:
             cache.rollback(before, is_torn=True)
             raise
+        finally:
+            attention.announce(0, None)  # nothing else is to read this cache's cold part, nor to keep it in memory
         self.tokens_fed += len(ids)
         cache.append_ids(ids)
         return logits

@@ -14,7 +14,7 @@ from engine.kv.codecs.registry import INT8
 from engine.kv.pruned import PRUNED_TOKENS
 from engine.kv.resident import Resident
 from engine.protocol.commands import ChatMessage, Compress, CompressMethod, Role, Undo
-from engine.protocol.events import Compressed, Event, Failed, Phase, PhaseChanged
+from engine.protocol.events import Compressed, Event, Failed, ModelLoaded, Phase, PhaseChanged
 from tests.engine.conftest import ColdReply, Engine, build_model, user
 
 StartEngine = Callable[..., Engine]
@@ -419,3 +419,13 @@ def test_without_a_model_nothing_is_compressed(start_engine: StartEngine) -> Non
     failed = compress(start_engine(), long_chat())
     assert isinstance(failed, Failed)
     assert failed.code == "no_model_loaded"
+
+
+def test_another_model_is_loaded_after_a_compressed_chat(
+    start_engine: StartEngine, model: Path, tiny_model: Path
+) -> None:
+    """What attention was told about the chat's blocks is forgotten with it."""
+    engine, messages = start(start_engine, model)
+    compressed(engine, messages)
+    engine.reply(CHAT, [*messages, user(digits(60, 5))])
+    assert isinstance(engine.load(tiny_model), ModelLoaded)
