@@ -174,7 +174,14 @@ def test_inference_libraries_stay_in_the_engine(library: str) -> None:
 
 @pytest.mark.parametrize("library", ["bitsandbytes", "gguf"])
 def test_weight_formats_stay_in_the_model_room(library: str) -> None:
-    assert offending(lambda found: not found.file.startswith("engine/model/") and found.top == library) == []
+    """But for the one codec of caches that bitsandbytes is."""
+    codec = "engine/kv/codecs/blockwise.py" if library == "bitsandbytes" else ""
+    assert (
+        offending(
+            lambda found: not found.file.startswith("engine/model/") and found.file != codec and found.top == library
+        )
+        == []
+    )
 
 
 def test_the_app_imports_qt_in_three_files_only() -> None:

@@ -1,6 +1,7 @@
-"""How far a cache's predictions are from those of the full one: teacher-forced, a token at a time, as replies are.
+"""How far a cache's predictions are from those of the full one, teacher-forced.
 
-In one pass over many tokens the sums are taken in another order, which in 16 bits is a divergence of its own. So the
+In float32 where the model can be had so (`engine.fidelity.exact`), in one pass. Else a token at a time, as replies are:
+in one pass over many tokens the sums are taken in another order, which in 16 bits is a divergence of its own. Then the
 reference is computed step by step as well, and by the same code, compiled or not, that reads the other cache.
 """
 
@@ -65,6 +66,7 @@ class Reference:
     """The full cache's logits after each scored token, made once for each way in which tokens are fed.
 
     `new_full_cache` makes a full cache of the text before them. `scored` has one id more than is fed: the last target.
+    `exact` is the model in float32, if it can be had.
     """
 
     def __init__(
@@ -73,8 +75,11 @@ class Reference:
         new_full_cache: Callable[[], WorkingCache],
         scored: Sequence[int],
         is_cancelled: Callable[[], bool],
+        exact: ForwardPass | None = None,
     ) -> None:
         self._forward = forward
+        self._exact = exact
+        self._in_float32: torch.Tensor | None = None
         self._new_full_cache = new_full_cache
         self._fed, self._targets = list(scored[:-1]), list(scored[1:])
         self._is_cancelled = is_cancelled
@@ -82,6 +87,8 @@ class Reference:
 
     def divergence(self, cache: WorkingCache) -> Divergence:
         """Feed the scored tokens to a cache. Raises StoppedError."""
+        if self._exact is not None:
+            return self._difference(self._full_in_float32(), self._pass(cache))
         is_compiled = is_read_by_step(self._forward, cache)
         full = self._full(is_compiled=is_compiled)
         found = Divergence()
@@ -90,8 +97,14 @@ class Reference:
         return found
 
     def noise(self) -> float | None:
-        """The divergence of the full cache fed in one pass; None for models that take no such pass."""
+        """What arithmetic in 16 bits costs by itself: how far the full cache, as replies read it, is from float32.
+
+        Without float32, its divergence when it is fed in one pass instead; None for models that take no such pass.
+        """
         cache = self._new_full_cache()
+        if self._exact is not None:
+            as_run = torch.stack(list(self._steps(cache)))
+            return _mean(self._difference(self._full_in_float32(), as_run).kl)
         if not self._forward.takes_chunks:
             return None
         full = self._full(is_compiled=is_read_by_step(self._forward, cache))
@@ -101,6 +114,23 @@ class Reference:
         for index, target in enumerate(self._targets):
             found.add(full[index], chunk[index], target)
         return _mean(found.kl)
+
+    def _difference(self, full: torch.Tensor, other: torch.Tensor) -> Divergence:
+        found = Divergence()
+        for index, target in enumerate(self._targets):
+            found.add(full[index], other[index], target)
+        return found
+
+    def _full_in_float32(self) -> torch.Tensor:
+        if self._in_float32 is None:
+            self._in_float32 = self._pass(self._new_full_cache())
+        return self._in_float32
+
+    def _pass(self, cache: WorkingCache) -> torch.Tensor:
+        if self._is_cancelled():
+            raise StoppedError
+        assert self._exact is not None
+        return self._exact.all_logits(self._fed, cache)
 
     def _full(self, *, is_compiled: bool) -> torch.Tensor:
         """`[scored, vocab]` in float32."""

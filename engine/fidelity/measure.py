@@ -10,6 +10,7 @@ import torch
 
 from engine.compression import can_compress, repeat_prompts
 from engine.fidelity.divergence import Divergence, Reference, StoppedError
+from engine.fidelity.exact import exact_forward
 from engine.fidelity.recall import FACTS, Questions, ask, most_asked_tokens, plant
 from engine.fidelity.schemes import FULL, SCHEMES, Kept, Scheme, SchemeError, extent_of, put_through
 from engine.fidelity.speed import MOST_STEPS, compare_speed
@@ -18,7 +19,7 @@ from engine.generation.prefill import prefill
 from engine.kv.blocks import BlockPool
 from engine.kv.kvzip import CHUNK_TOKENS, LEAST_CHUNK, score
 from engine.kv.resident import Resident
-from engine.model.forward import is_out_of_memory
+from engine.model.forward import ForwardPass, is_out_of_memory
 from engine.model.loader import LoadedModel
 from engine.protocol.errors import ContextOverflowError, EngineError
 
@@ -103,14 +104,18 @@ class _Fidelity:
         self._is_cancelled = is_cancelled
         self._found = [_Findings(scheme) for scheme in schemes]
         self._noise: list[float] = []
+        self._exact: ForwardPass | None = None
         for one in self._found:
             if one.scheme.method and not can_compress(model):
                 one.error = _NOT_PRUNED
 
     @torch.inference_mode()
     def run(self, context: int, scored: int) -> dict[str, object]:
+        self._exact = exact_forward(self._model)
         for number, name in enumerate(NAMES, start=1):
             self._measure_text(name, context, scored, f"text {number} of {len(NAMES)}, {name}")
+        arithmetic = "float32" if self._exact is not None else self._model.info.dtype
+        self._exact = None
         long = min(_LONG_CONTEXT, self._model.info.context_length - MOST_STEPS)
         lengths = [_SHORT_RECALL, _LONG_CONTEXT]
         room = self._model.info.context_length - most_asked_tokens(self._model)
@@ -129,6 +134,7 @@ class _Fidelity:
             "decode_context": decode_context,
             "recall_contexts": [len(one.prefix) for one in contexts.values()],
             "texts": list(NAMES),
+            "arithmetic": arithmetic,
             "noise_floor_kl": sum(self._noise) / len(self._noise) if self._noise else None,
         }
 
@@ -141,6 +147,7 @@ class _Fidelity:
             lambda: put_through(FULL, source, None, self._model).cache,
             ids[context:],
             self._is_cancelled,
+            self._exact,
         )
         noise = reference.noise()
         if noise is not None:

@@ -27,9 +27,15 @@ _ACKNOWLEDGEMENT = "I have read the text. What would you like to know?"
 
 @dataclass(frozen=True, slots=True)
 class Fact:
+    """The answer begins with the `opening` words of the sentence: asked is whether the cache knows how they go on."""
+
     sentence: str
     question: str
     value: str
+
+    @property
+    def opening(self) -> str:
+        return self.sentence.partition(self.value)[0].rstrip()
 
 
 FACTS = (
@@ -77,7 +83,7 @@ def plant(model: LoadedModel, num_tokens: int) -> Questions:
         ids = model.history.ids([*messages, question], started_on=_DAY)
         if ids[: len(prefix)] != prefix:
             raise ValueError("the chat template does not show a question after what came before")
-        asked.append(ids[len(prefix) :])
+        asked.append([*ids[len(prefix) :], *model.tokenizer.encode(fact.opening, add_special_tokens=False)])
     return Questions(prefix, asked)
 
 
@@ -94,13 +100,13 @@ def with_facts(text: str) -> str:
 
 
 def ask(model: LoadedModel, cache: WorkingCache, questions: Questions, is_cancelled: Callable[[], bool]) -> list[bool]:
-    """Which facts a greedy reply names, one question after the other on the same cache. Raises StoppedError."""
+    """Which facts a greedy reply names at once, one question after the other on the same cache. Raises StoppedError."""
     found = []
     length = cache.length
     cache.checkpoint()
     for fact, ids in zip(FACTS, questions.asked, strict=True):
         answer = _answer(model, cache, ids, is_cancelled)
-        found.append(re.search(rf"\b{fact.value}\b", answer, re.IGNORECASE) is not None)
+        found.append(re.match(rf"\W*{fact.value}\b", answer, re.IGNORECASE) is not None)
         if cache.rollback(length) != length:
             raise ValueError("the cache cannot go back to where it was asked")
     return found

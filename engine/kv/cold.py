@@ -77,7 +77,7 @@ class ColdPrefix:
         device = blocks[0].place
         most = min(PIECE_TOKENS, sum(block.num_tokens for block in blocks))
         sides = [
-            torch.empty(most, shape.kv_heads, dim, dtype=geometry.dtype, device=device)
+            torch.empty(most, shape.kv_heads, dim, dtype=dtype, device=device)
             for dim in (shape.key_dim, shape.value_dim)
         ]
         filled = 0
@@ -87,7 +87,7 @@ class ColdPrefix:
             filled += block.num_tokens
             is_last = index + 1 == len(blocks)
             if is_last or filled + blocks[index + 1].num_tokens > most:
-                keys, values = (side[:filled].transpose(0, 1)[None].to(dtype) for side in sides)
+                keys, values = (side[:filled].transpose(0, 1)[None] for side in sides)
                 yield keys, values
                 filled = 0
 

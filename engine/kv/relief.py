@@ -174,11 +174,14 @@ class Relief:
                 self._make_smaller(resident, action)
             case PressureKind.DROP:
                 self._caches.drop(action.conversation_id)
+        freed = before - self._bytes_where_freed(action.kind)
+        if action.kind is PressureKind.QUANTIZE and freed <= 0:  # nothing of it made whole blocks
+            return
         self._on_pressure(
             PressureActed(
                 conversation_id=action.conversation_id,
                 action=str(action.kind),
-                bytes_freed=before - self._bytes_where_freed(action.kind),
+                bytes_freed=freed,
                 comes_back_s=action.comes_back_s,
                 memory_bytes=self._caches.memory_bytes,
                 budget_bytes=self._config.memory_budget_bytes,

@@ -91,10 +91,15 @@ class Resident:
 
     @property
     def quantizable_bytes(self) -> int:
-        """Bytes of its own in full precision that a codec could make smaller."""
-        found = sum(block.nbytes for block in self.blocks if block.refs == 1 and block.is_full_precision)
+        """Bytes of its own in full precision that a codec could make smaller: what makes whole blocks."""
+        end = self.length // ENCODED_TOKENS * ENCODED_TOKENS
+        found = position = 0
+        for block in self.blocks:
+            position += block.num_tokens
+            if block.refs == 1 and block.is_full_precision and position <= end:
+                found += block.nbytes
         if self.working is not None:
-            found += (self.length - self.working.hot_start) * self.working.geometry.bytes_per_token
+            found += max(0, end - self.working.hot_start) * self.working.geometry.bytes_per_token
         return found
 
     @property

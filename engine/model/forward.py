@@ -65,6 +65,11 @@ class ForwardPass:
         self._keeps_logits = "logits_to_keep" in parameters
         self._takes_positions = "position_ids" in parameters
 
+    @property
+    def model(self) -> PreTrainedModel:
+        """What runs where the step does not."""
+        return self._model
+
     @torch.inference_mode()
     def __call__(self, token_ids: Sequence[int], cache: WorkingCache) -> torch.Tensor:
         """Feed `token_ids` (at least one) and return the logits after the last of them, `[vocab]` in float32.
