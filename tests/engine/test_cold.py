@@ -76,7 +76,7 @@ def decoded_lane(block: Block, layer: int, head: int, geometry: KVGeometry) -> t
     """Keys and values of one KV head as they are to be read, `[pairs, dim]`."""
     if isinstance(block.encoded, PrunedBlock):
         return block.encoded.lane(layer, head, geometry)
-    groups = [torch.empty(group.shape(block.num_tokens), dtype=geometry.dtype) for group in geometry.groups]
+    groups = [torch.empty(group.shape(block.num_tokens)) for group in geometry.groups]
     block.decode(groups, geometry)
     sides = []
     for is_key in (True, False):
