@@ -24,6 +24,8 @@ from engine.protocol.errors import ContextOverflowError, EngineError
 from engine.protocol.events import Compressed, Event, Phase, PhaseChanged
 
 LEAST_TOKENS = 512  # of a chat that is worth it
+_RELIEF_SHARES = 0.7, 0.5, 0.3, 0.2  # what memory pressure may leave of a chat
+_INT8_PART = 0.6  # of 16 bit, with what is kept whole
 LEAST_SHARE, MOST_SHARE = 0.1, 0.9
 LEAST_RECENT, MOST_RECENT = 128, 512  # tokens at the end that are kept whole
 _RECENT_PART = 16  # they are at most one part of so many, that what is asked for is about what is got
@@ -161,6 +163,36 @@ def compress_active(
         resident.give_up()
         raise
     return True
+
+
+def relieve(
+    model: LoadedModel,
+    caches: CacheManager,
+    resident: Resident,
+    messages: Sequence[ChatMessage],
+    most_bytes: int,
+    is_wanted: IsCancelled,
+) -> bool:
+    """The ladder's last rung, between two turns: compress the active chat as far as it takes to fit into `most_bytes`.
+
+    Whatever is exact is saved first. Given up when somebody waits; returns whether it was done.
+    """
+    if not can_compress(model) or resident.is_pruned or resident.length < LEAST_TOKENS or resident.working is None:
+        return False
+    system = messages[: _num_system(messages)]
+    head = 0
+    if system:
+        with contextlib.suppress(EngineError):
+            ids = model.history.ids(system, add_generation_prompt=False)
+            head = common_prefix(ids, resident.token_ids)
+    extent = Extent.of(resident.length, head, 0)
+    full = resident.length * model.geometry.bytes_per_token
+    keep = next((share for share in _RELIEF_SHARES if full * share * _INT8_PART <= most_bytes), _RELIEF_SHARES[-1])
+    caches.save_now(resident.conversation_id)
+    try:
+        return compress_active(model, resident, extent, keep, is_int8=True, is_cancelled=is_wanted)
+    except (CannotCompressError, ValueError):
+        return False
 
 
 def repeat_prompts(model: LoadedModel) -> RepeatPrompts:

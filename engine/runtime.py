@@ -179,6 +179,27 @@ class Runtime:
             self._emit(SnapshotNotSaved(conversation_id, request_id, save_problem_words(code, detail), code, params))
         caches.park_others(conversation_id)
 
+    def compress_if_short(self, command: Generate, is_wanted: Callable[[], bool]) -> None:
+        """Between turns: where encoding was not enough and the settings allow it, the active chat is compressed."""
+        model, caches = self._loaded()
+        resident = caches.resident(command.conversation_id)
+        if not self._config.allows_compression or not caches.is_tight or resident is None:
+            return
+        before = caches.memory_bytes
+        if compression.relieve(model, caches, resident, command.messages, caches.most_bytes, is_wanted):
+            self._emit(
+                PressureActed(
+                    command.conversation_id,
+                    "compress",
+                    max(0, before - caches.memory_bytes),
+                    None,
+                    caches.memory_bytes,
+                    self._config.memory_budget_bytes,
+                    resident.precision(model.geometry.precision),
+                )
+            )
+            caches.save(command.conversation_id, "")
+
     def compress(self, command: Compress | Undo, is_cancelled: Callable[[], bool]) -> Compressed:
         """Or bring back. Raises EngineError; nothing has changed then."""
         model, caches = self._loaded()

@@ -86,6 +86,7 @@ class Turn:
                 prompt_tokens=str(len(token_ids)),
                 context_length=str(model.info.context_length),
             )
+        self._caches.check_growth(command.conversation_id, len(token_ids))
         self._phase(Phase.RESTORING)
         active = self._caches.activate(
             command.conversation_id,

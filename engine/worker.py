@@ -193,6 +193,7 @@ class EngineWorker:
                 self._on_event(PhaseChanged(command.conversation_id, command.request_id, Phase.SAVING))
                 runtime.read_ahead(command, finished, self._is_wanted)
                 runtime.save(command.conversation_id, command.request_id)
+                runtime.compress_if_short(command, self._is_wanted)
                 runtime.probe_codecs(self._is_wanted)
             case Compress() | Undo():
                 self._on_event(runtime.compress(command, self._cancelled[command.request_id].is_set))

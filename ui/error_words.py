@@ -63,6 +63,19 @@ def _engine_template(code: str) -> str | None:
             return _tr(
                 "Memory ran out, even after other chats were freed; close other programs or use a smaller model."
             )
+        case "memory_budget":
+            return _tr(
+                "This chat needs about {needed_mb} MB of memory, and caches may take {budget_mb} MB; raise the memory "
+                "budget, compress the chat, or start a new one."
+            )
+        case "cannot_compress":
+            return _tr("This chat's memory cannot be compressed with this model.")
+        case "too_short_to_compress":
+            return _tr("This chat has {tokens} tokens, too few to compress; it is worth it from {least} on.")
+        case "compression_share":
+            return _tr("Keep between {least} and {most} of the chat's memory.")
+        case "nothing_to_undo":
+            return _tr("This chat's memory is not compressed, so there is nothing to undo.")
         case "generation":
             return _tr("The model gave nothing usable ({reason}); send again, or load the model again.")
         case "bug":

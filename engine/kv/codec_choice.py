@@ -78,12 +78,15 @@ class CodecChoice:
         """Measure what is not known yet; given up between codecs when `is_wanted` says that somebody waits."""
         if self.is_probed or not self._model.can_persist:
             return
+        fed = self._model.forward.tokens_fed
         try:
             measured = self._measure(is_wanted)
         except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return
+        finally:
+            self._model.forward.tokens_fed = fed  # they belong to no chat
         if not measured:
             return
         self._kl |= measured

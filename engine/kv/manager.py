@@ -5,6 +5,7 @@ Runs on the inference thread. The text of a conversation is the truth; everythin
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -226,12 +227,13 @@ class CacheManager:
             if key != conversation_id and resident.working is not None and not self.persistence.writer.is_pending(key):
                 arena = resident.working.arena
                 try:
-                    self._park(resident)
+                    is_whole = self._park(resident)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
                     continue  # it stays as it is; the pressure policy sees to it
-                self.spare.keep(arena)
+                if is_whole:
+                    self.spare.keep(arena)
         self._release_doubled()
         self._relief.make_room(0, conversation_id)
 
@@ -249,8 +251,27 @@ class CacheManager:
         codec = self.codecs.fixed
         if codec is not None and codec.is_read_in_place and self._is_worth_encoding(resident.working):
             self.persistence.writer.release(conversation_id)
-            resident.encode_cold(codec, ACTIVE_RECENT_TOKENS)
+            with contextlib.suppress(ValueError):  # numbers that it does not take: they stay as they are
+                resident.encode_cold(codec, ACTIVE_RECENT_TOKENS)
         self._relief.relieve_active(resident)
+
+    def check_growth(self, conversation_id: str, num_tokens: int) -> None:
+        """Raises MemoryBudgetError where a chat of so many tokens fits into memory in no way."""
+        self._relief.check_growth(num_tokens, self._residents.get(conversation_id))
+
+    def resident(self, conversation_id: str) -> Resident | None:
+        """What is in memory of a conversation."""
+        return self._residents.get(conversation_id)
+
+    @property
+    def most_bytes(self) -> int:
+        """What caches may take in all where the model runs."""
+        return self._relief.most_bytes()
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether the caches take more memory than they should, after all that was done about it."""
+        return self._relief.is_tight()
 
     def _is_worth_encoding(self, cache: WorkingCache) -> bool:
         return cache.length - cache.hot_start >= ACTIVE_RECENT_TOKENS + _LEAST_ENCODED
@@ -321,6 +342,13 @@ class CacheManager:
         manifest = self.persistence.exact_manifest(resident.conversation_id)
         return manifest is not None and list(manifest.token_ids) == resident.token_ids
 
+    def is_kept_on_disk(self, resident: Resident) -> bool:
+        """Whether all of a conversation is on disk, in full precision or in the form it has."""
+        if self.is_saved(resident):
+            return True
+        lossy = self.persistence.compressed.catalog.manifest(resident.conversation_id)
+        return not resident.is_exact and lossy is not None and list(lossy.token_ids) == resident.token_ids
+
     def reading(self, cache: WorkingCache) -> CacheReading:
         """What the meter shows of a cache."""
         kinds = cache.cold.codecs if cache.cold is not None else frozenset()
@@ -333,18 +361,22 @@ class CacheManager:
 
     # -- private ---------------------------------------------------------------------------------------------------
 
-    def _park(self, resident: Resident) -> None:
-        """In the precision that the user wants for all chats; in full where its codec does not take a number."""
+    def _park(self, resident: Resident) -> bool:
+        """In the precision that the user wants for all chats; in full where its codec does not take a number.
+
+        Returns whether the memory that it leaves is whole.
+        """
         codec = self.codecs.fixed if not resident.has_states else None
         if codec is None:
             resident.park()
-            return
+            return True
         try:
             resident.park(codec=codec)
             resident.quantize(codec)
         except ValueError:
             resident.park()
         return_freed_memory()
+        return False
 
     def _new_cache(self, num_tokens: int, resident: Resident, num_cold: int = 0) -> WorkingCache:
         """An empty cache for a conversation that becomes active, in the spare memory where that fits.

@@ -8,16 +8,15 @@ saved) is dropped when nothing else is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 HIGH_WATER_PERCENT = 95
 LOW_WATER_PERCENT = 80
 RESERVE_BYTES = 512 * 2**20  # of the free memory, left to other programs
-SIXTEENTHS = {"int8": 9, "balanced": 7, "compact": 5, "bnb-8bit": 9, "bnb-nf4": 5}
-"""Size of a chat in sixteenths of a 16-bit one, scales and what stays in 16 bit included; in this order they come."""
-LADDER = ("int8", "balanced", "compact")
+SIXTEENTHS = {"int8": 9, "balanced": 7, "compact": 5}
+"""Usual sizes of encoded blocks, in sixteenths of full ones, scales included; in this order the codecs come."""
 
 # Until measured: a slow disk and a slow processor, so that nothing is dropped for a hoped-for quick return.
 DEFAULT_DEQUANTIZE_BPS = 1e9
@@ -95,25 +94,25 @@ def plan(
     rates: Rates,
     bytes_per_token: int,
     needed_bytes: int = 0,
-    codecs: Sequence[str] = LADDER,
+    codecs: Mapping[str, int] = SIXTEENTHS,
 ) -> list[Action]:
     """Actions in the order to carry them out; the host's first, as they make room for what moves there.
 
-    `codecs`: those that this model bears, in the order to try them.
+    `codecs`: those that this model bears, in the order to try them, each with the size of its blocks in sixteenths of
+    full ones.
     `needed_bytes` are about to be allocated where the model runs: on `device`, or on the host if there is none. If they
     exceed the whole budget no plan helps, and they are left out: the caller has to refuse. Frees what it can where the
     low-water mark is out of reach.
     """
     costs = _Costs(rates, bytes_per_token, codecs)
-    fates = [_Fate(chat, chat.place) for chat in chats if not chat.is_active and chat.own_bytes > 0]
+    fates = [_Fate(chat, chat.place, codecs) for chat in chats if not chat.is_active and chat.own_bytes > 0]
     if needed_bytes > effective_budget(device or host):
         needed_bytes = 0
     if device is None:
         fates = _relieve(fates, "cpu", host, needed_bytes, costs, room=0)
     else:
-        fates = _relieve(
-            fates, "cuda", device, needed_bytes, costs, _room_for_moves(host, fates, costs.codecs[0] if codecs else "")
-        )
+        room = _room_for_moves(host, fates, costs.first_codec)
+        fates = _relieve(fates, "cuda", device, needed_bytes, costs, room)
         fates = _relieve_host_of_moves(fates, host, costs)
     fates.sort(key=lambda fate: (fate.chat.place == "cuda", *fate.rank))
     return [action for fate in fates for action in _actions(fate, costs)]
@@ -125,6 +124,7 @@ class _Fate:
 
     chat: ChatMemory
     place: str | None
+    codecs: Mapping[str, int]
     codec: str = ""
 
     @property
@@ -136,9 +136,10 @@ class _Fate:
         if not codec:
             return 0
         chat = self.chat
-        saving = chat.quantizable_bytes - -(-chat.quantizable_bytes * SIXTEENTHS[codec] // 16)
-        if chat.codec and SIXTEENTHS[codec] < SIXTEENTHS.get(chat.codec, 0):
-            saving += chat.encoded_bytes - -(-chat.encoded_bytes * SIXTEENTHS[codec] // SIXTEENTHS[chat.codec])
+        size, present = self.codecs[codec], self.codecs.get(chat.codec, 0)
+        saving = chat.quantizable_bytes - -(-chat.quantizable_bytes * size // 16)
+        if size < present:
+            saving += chat.encoded_bytes - -(-chat.encoded_bytes * size // present)
         return saving
 
     def bytes_at(self, place: str) -> int:
@@ -161,14 +162,15 @@ class _Fate:
 class _Costs:
     """Times to come back, in seconds."""
 
-    def __init__(self, rates: Rates, bytes_per_token: int, codecs: Sequence[str]) -> None:
+    def __init__(self, rates: Rates, bytes_per_token: int, codecs: Mapping[str, int]) -> None:
         self.codecs = codecs
+        self.first_codec = next(iter(codecs), "")
         self.dequantize_bps = rates.dequantize_bps or DEFAULT_DEQUANTIZE_BPS
         self.host_copy_bps = rates.host_copy_bps or DEFAULT_HOST_COPY_BPS
         self._disk_bps = rates.disk_bps or DEFAULT_DISK_BPS
         self._prefill_tps = rates.prefill_tps or DEFAULT_PREFILL_TPS
         self._bytes_per_token = bytes_per_token
-        saved = 16 - (SIXTEENTHS[codecs[0]] if codecs else 16)
+        saved = 16 - codecs.get(self.first_codec, 16)
         self._quantize_gain = self.dequantize_bps * saved / 16  # bytes freed per second
 
     def load_s(self, chat: ChatMemory) -> float:
@@ -176,7 +178,7 @@ class _Costs:
         quantized = chat.own_bytes - chat.quantizable_bytes
         on_disk = min(
             chat.tokens * self._bytes_per_token,
-            chat.quantizable_bytes + quantized * 16 // SIXTEENTHS.get(chat.codec, SIXTEENTHS["int8"]),
+            chat.quantizable_bytes + quantized * 16 // self.codecs.get(chat.codec, SIXTEENTHS["int8"]),
         )
         return on_disk / self._disk_bps
 
@@ -251,7 +253,7 @@ def _ladder(now: dict[str, _Fate], place: str, costs: _Costs, room: int) -> Iter
     order = [key for key, fate in sorted(now.items(), key=lambda item: item[1].rank) if fate.place == place]
     for is_pinned in (False, True):
         tier = [key for key in order if now[key].chat.is_pinned is is_pinned]
-        for index, codec in enumerate(costs.codecs or ("",)):
+        for index, codec in enumerate([*costs.codecs] or [""]):
             for key in tier:
                 fate = now[key]
                 if fate.place != place:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.kv import pressure
-from engine.kv.codecs.encoded import BlockCodec
+from engine.kv.codecs.encoded import ENCODED_TOKENS, BlockCodec
 from engine.kv.codecs.registry import codec_named
 from engine.kv.pressure import Action, ChatMemory, MemoryLimits, PressureKind
 from engine.kv.resident import Resident
@@ -18,6 +18,7 @@ from engine.memory import read_memory, return_freed_memory
 from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel
 from engine.protocol.config import EngineConfig
+from engine.protocol.errors import MemoryBudgetError
 from engine.protocol.events import PressureActed
 
 if TYPE_CHECKING:
@@ -58,16 +59,16 @@ class Relief:
 
     def relieve_active(self, resident: Resident) -> bool:
         """Amid a turn: where memory is short even so, encode the active chat's cold part. Returns whether it was."""
-        if not self._is_tight():
+        if not self.is_tight():
             return False
         self.make_room(0, resident.conversation_id)
-        if not self._is_tight() or resident.has_states:
+        if not self.is_tight() or resident.has_states:
             return False
         self._caches.codecs.probe()
         for codec in self._caches.codecs.ladder:
             if not codec.is_read_in_place:
                 continue
-            if self._encode_active(resident, codec) and not self._is_tight():
+            if self._encode_active(resident, codec) and not self.is_tight():
                 break
         return_freed_memory()
         return True
@@ -89,7 +90,8 @@ class Relief:
         )
         return True
 
-    def _is_tight(self) -> bool:
+    def is_tight(self) -> bool:
+        """Whether the caches take more than they should where the model runs."""
         host, device = self._limits()
         limits = device or host
         return limits.used_bytes > pressure.effective_budget(limits) * pressure.HIGH_WATER_PERCENT // 100
@@ -104,13 +106,37 @@ class Relief:
         host, device = self._limits()
         return self.most_bytes() - (device or host).used_bytes
 
+    def check_growth(self, num_tokens: int, resident: Resident | None) -> None:
+        """Raises MemoryBudgetError where a chat of so many tokens fits in no precision that this model bears.
+
+        What the system keeps in reserve for other programs is not counted: a reply is worth it.
+        """
+        host, device = self._limits()
+        limits = device or host
+        budget = limits.budget_bytes
+        if limits.free_bytes is not None:
+            budget = min(budget, limits.used_bytes + limits.free_bytes)
+        smallest = min(map(self._sixteenths, self._caches.codecs.ladder), default=16)
+        if not self._model.reads_encoded or (resident is not None and resident.is_pruned):
+            smallest = 0  # nothing is known of what it will take
+        per_token = self._model.geometry.bytes_per_token
+        recent = min(num_tokens, ACTIVE_RECENT_TOKENS)
+        needed = (num_tokens - recent) * per_token * smallest // 16 + recent * per_token * bool(smallest)
+        if needed > budget:
+            raise MemoryBudgetError(
+                f"The chat needs about {_mb(needed)} MB of memory, and caches may take {_mb(budget)} MB;"
+                " raise the memory budget, compress the chat, or start a new one.",
+                needed_mb=_mb(needed),
+                budget_mb=_mb(budget),
+            )
+
     def emergency(self, active_id: str) -> bool:
         """Memory really ran out: drop every other conversation, saving first what can be. Returns whether any was."""
         before = self._caches.memory_bytes
         self._caches.spare.release()
         for resident in self._caches.residents:
             if resident.conversation_id != active_id and resident.own_bytes:
-                if self.can_save(resident) and not self._caches.is_saved(resident):
+                if self.can_save(resident) and not self._caches.is_kept_on_disk(resident):
                     self.save_now(resident)
                 self._carry_out(Action(PressureKind.DROP, resident.conversation_id, resident.own_bytes, 0.0))
         return self._caches.memory_bytes < before
@@ -120,8 +146,14 @@ class Relief:
         host, device = self._limits()
         chats = [self._reading(one, active_id) for one in caches.residents]
         rates, per_token = caches.rates.snapshot(), self._model.geometry.bytes_per_token
-        codecs = [codec.name for codec in caches.codecs.ladder]
+        codecs = {codec.name: self._sixteenths(codec) for codec in caches.codecs.ladder}
         return pressure.plan(host, device, chats, rates, per_token, needed_bytes, codecs)
+
+    def _sixteenths(self, codec: BlockCodec) -> int:
+        """Of a full block."""
+        geometry = self._model.geometry
+        full = ENCODED_TOKENS * geometry.bytes_per_token
+        return -(-16 * codec.nbytes(geometry, ENCODED_TOKENS) // full) if full else 16
 
     def _limits(self) -> tuple[MemoryLimits, MemoryLimits | None]:
         memory = read_memory(self._model.device.type)
@@ -142,7 +174,7 @@ class Relief:
 
     def _reading(self, resident: Resident, active_id: str) -> ChatMemory:
         caches = self._caches
-        is_saved = caches.is_saved(resident)
+        is_saved = caches.is_kept_on_disk(resident)
         codecs = caches.codecs.ladder if not resident.has_states else ()
         return ChatMemory(
             conversation_id=resident.conversation_id,
@@ -160,7 +192,8 @@ class Relief:
         )
 
     def can_save(self, resident: Resident) -> bool:
-        return self._model.can_persist and not resident.is_incognito and resident.is_exact
+        is_keepable = resident.is_exact or not resident.has_states  # a lossy cache is kept as it is, but for states
+        return self._model.can_persist and not resident.is_incognito and is_keepable
 
     def _carry_out(self, action: Action) -> None:
         resident = next((one for one in self._caches.residents if one.conversation_id == action.conversation_id), None)
@@ -218,3 +251,7 @@ class Relief:
         while writer.is_pending(resident.conversation_id) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         writer.pause()
+
+
+def _mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.0f}" if nbytes >= 10e6 else f"{nbytes / 1e6:,.1f}"

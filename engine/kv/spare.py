@@ -34,6 +34,7 @@ class SpareArena:
     def keep(self, arena: KVArena) -> None:
         """A chat has left this arena: it serves the next one, if it is of a kind and size worth keeping."""
         if arena.is_lazy and arena.held_bytes(0) <= SPARE_BYTES:
+            arena.first = 0
             self._arena = arena
 
     def take(self, num_tokens: int) -> KVArena | None:

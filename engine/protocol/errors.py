@@ -71,6 +71,12 @@ class OutOfMemoryError(EngineError):
     code = "out_of_memory"
 
 
+class MemoryBudgetError(EngineError):
+    """The chat does not fit into the memory that caches may take, not even encoded. params: needed_mb, budget_mb."""
+
+    code = "memory_budget"
+
+
 class GenerationError(EngineError):
     """The model produced something unusable (NaN logits, a device error). params: reason."""
 

@@ -360,6 +360,7 @@ def test_quantized_without_a_disk_it_answers_from_eight_bits_says_so_and_is_not_
 ) -> None:
     engine = start_engine(roomy_model, memory_budget_bytes=BUDGET)
     messages = quantized(engine)
+    set_budget(engine, 2 * BUDGET)
     same = [*messages[:1]]
     stranger = engine.reply("c", list(same))
     assert stranger.statistics.reused_tokens < 20  # the template's first words, from "b"
@@ -626,9 +627,14 @@ def test_eight_bits_that_were_saved_do_not_pass_for_an_exact_snapshot_after_a_re
     messages.append(user("and after a restart"))
     engine = start_engine(roomy_model)
     reply = engine.reply("a", list(messages))
-    assert reply.statistics.cache.precision == "fp32"  # full precision is read again rather than loaded in eight bits
-    assert reply.statistics.miss_code == MissCode.NOT_SAVED
-    assert reply.token_ids == cold_reply(roomy_model, messages).token_ids
+    assert reply.statistics.cache.precision == "int8"  # rather than reading it all again
+    assert reply.statistics.reused_tokens > 400
+    assert reply.statistics.miss_code is None
+    assert not resident(engine, "a").is_exact
+    stranger = engine.reply("c", [*messages[:1]])
+    assert stranger.statistics.reused_tokens < 20
+    assert stranger.statistics.cache.precision == "fp32"
+    assert stranger.token_ids == cold_reply(roomy_model, [*messages[:1]]).token_ids
 
 
 # -- lengths and templates ---------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def chat(name: str, mib: int = 160, **changes: object) -> ChatMemory:
 
 def plan(*args: Any, **kwargs: Any) -> list[Action]:
     """With one rung of precision; those with all are further below."""
-    return plan_by(*args, codecs=("int8",), **kwargs)
+    return plan_by(*args, codecs={"int8": 9}, **kwargs)
 
 
 def limits(used_mib: int, budget_mib: int = 1000, free_mib: int | None = None) -> MemoryLimits:

@@ -53,7 +53,7 @@ def quantized_to(engine: Engine) -> list[str]:
 
 
 @pytest.mark.usefixtures("any_price")
-@pytest.mark.parametrize(("budget_tokens", "rung"), [(900, "int8"), (650, "balanced"), (570, "compact")])
+@pytest.mark.parametrize(("budget_tokens", "rung"), [(900, "int8"), (650, "balanced"), (520, "compact")])
 def test_a_chat_that_does_not_fit_is_encoded_as_it_grows(
     start_engine: StartEngine, roomy_model: Path, budget_tokens: int, rung: str
 ) -> None:
@@ -64,6 +64,7 @@ def test_a_chat_that_does_not_fit_is_encoded_as_it_grows(
     readings = [event for event in engine.events if isinstance(event, StatisticsChanged)]
     assert max(reading.all_caches_bytes for reading in readings) <= budget * 1.05
     assert first.statistics.cache.tokens > 1500
+    assert first.statistics.prefilled_tokens == first.statistics.prompt_tokens
     assert set(quantized_to(engine)) <= {codec.name for codec in LADDER[: [c.name for c in LADDER].index(rung) + 1]}
     assert quantized_to(engine)[0] == "int8"
     assert first.statistics.cache.precision in (rung, "mixed")
@@ -222,5 +223,5 @@ def test_encoding_a_chat_never_takes_more_memory_than_it_had(name: str, is_activ
     full = tokens * SMOLLM2.bytes_per_token
     assert freed > 0.4 * full
     assert before - resident.own_bytes == freed
-    assert max(samples) - samples[0] < 0.15 * full, "the peak"
+    assert max(samples) - samples[0] < 0.25 * full, "the peak"
     assert samples[-1] - samples[0] < -0.35 * full, "the end"
