@@ -18,6 +18,10 @@ from engine.kv.cold import ColdPrefix
 from engine.kv.pruned import PRUNED_TOKENS, PrunedBlock
 from engine.kv.state_layers import StateSnapshot
 from engine.kv.working_cache import WorkingCache
+from engine.memory import return_freed_memory
+
+
+_TRIM_TOKENS = 512  # encoded before the memory of what they were goes back to the system
 
 
 class Resident:
@@ -351,6 +355,8 @@ class Resident:
                 done.append(self._encode_run(run, codec))
                 self._loss = codec.name
             position += sum(block.num_tokens for block in run)
+            if position % _TRIM_TOKENS == 0:
+                return_freed_memory()
             del left[: len(run)]
             self.blocks = [*done, *left]
         return before - sum(block.nbytes for block in self.blocks)
