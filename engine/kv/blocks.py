@@ -174,7 +174,7 @@ class BlockPool:
 
     def add_encoded(self, token_ids: Sequence[int], encoded: EncodedBlock | PrunedBlock) -> Block:
         """A new block in encoded form, with one reference, never to be found by content."""
-        block = Block(None, tuple(token_ids), [], encoded)
+        block = Block(None, tuple(token_ids), [], encoded.in_own_memory())
         self._count(block, 1)
         return block
 

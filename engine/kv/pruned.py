@@ -17,6 +17,7 @@ from engine.kv.codecs.affine import encode_keys, encode_values
 from engine.kv.codecs.encoded import EncodedGroup
 from engine.kv.codecs.registry import INT8
 from engine.kv.geometry import KVGeometry
+from engine.kv.own_memory import in_own_memory
 
 PRUNED_TOKENS = 256  # of a whole pruned block: positions in it fit a byte
 KVZIP, STREAMING = "kvzip", "streaming"
@@ -90,6 +91,12 @@ class PrunedBlock:
         block = cls(method, **values)
         _check(block, geometry, num_tokens)
         return block
+
+    def in_own_memory(self) -> PrunedBlock:
+        """The same, in memory that goes back to the system with it."""
+        named = self.tensors()
+        copies: dict[str, Any] = dict(zip(named, in_own_memory([*named.values()]), strict=True))
+        return replace(self, **copies)
 
     def to(self, device: torch.device | str) -> PrunedBlock:
         """Counts and positions stay in host memory."""

@@ -20,7 +20,6 @@ from engine.kv.state_layers import StateSnapshot
 from engine.kv.working_cache import WorkingCache
 from engine.memory import return_freed_memory
 
-
 _TRIM_TOKENS = 512  # encoded before the memory of what they were goes back to the system
 
 

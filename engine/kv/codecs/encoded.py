@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from engine.kv.geometry import KVGeometry
+from engine.kv.own_memory import in_own_memory
 
 ENCODED_TOKENS = 64  # of a whole encoded block: keys share their scales over that many tokens
 
@@ -51,6 +52,15 @@ class EncodedBlock:
     @property
     def place(self) -> str:
         return self.groups[0].codes.device.type if self.groups else "cpu"
+
+    def in_own_memory(self) -> EncodedBlock:
+        """The same, in memory that goes back to the system with it."""
+        tensors = iter(in_own_memory([tensor for group in self.groups for tensor in group]))
+        groups = [
+            EncodedGroup(next(tensors), next(tensors), None if group.offset is None else next(tensors))
+            for group in self.groups
+        ]
+        return EncodedBlock(self.codec, tuple(groups))
 
     def to(self, device: torch.device | str) -> EncodedBlock:
         return EncodedBlock(self.codec, tuple(group.to(device) for group in self.groups))
