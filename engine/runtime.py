@@ -167,6 +167,7 @@ class Runtime:
     def probe_codecs(self, is_wanted: Callable[[], bool]) -> None:
         """While nobody waits: measure which codecs this model bears, unless that is known."""
         _, caches = self._loaded()
+        caches.persistence.writer.resume()
         caches.codecs.probe(is_wanted)
 
     def save(self, conversation_id: str, request_id: str) -> None:

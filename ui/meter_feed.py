@@ -128,7 +128,9 @@ class MeterFeed:
         num_bytes = cache.memory_bytes - cache.waste_bytes if is_warm else cache.disk_bytes
         reading = CacheReading(cache.tokens, num_bytes, cache.precision, cache.place, cache.kept)
         self._reported[cache.conversation_id] = reading
-        if cache.conversation_id == self._conversation_id and self._live.of(self._conversation_id) is None:
+        is_shown = cache.conversation_id == self._conversation_id and self._live.of(self._conversation_id) is None
+        before = self._reading.cache
+        if is_shown and (before is None or (before.precision, before.kept) != (reading.precision, reading.kept)):
             self._take_cache(reading)
 
     def _take_cache(self, cache: CacheReading) -> None:

@@ -105,9 +105,10 @@ class WatchedEngine(Engine):
             self.turn_watch.restored_tokens += restored.length - before
             return restored
 
-        def watched_save(resident: Any, request_id: str) -> None:
-            save(resident, request_id)
+        def watched_save(resident: Any, request_id: str) -> bool:
+            is_queued = save(resident, request_id)
             self.turn_watch.is_save_queued |= request_id != ""
+            return is_queued
 
         model.forward._feed = watched_feed  # type: ignore[method-assign]
         caches.persistence.restore = watched_restore  # type: ignore[method-assign]
