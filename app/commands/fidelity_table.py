@@ -49,7 +49,11 @@ def legend(result: Mapping[str, Any]) -> list[str]:
         words = f"; {left_out} that the full cache does not recall are left out" if left_out else ""
         found.append(f"Recall: facts planted in {lengths} tokens, at 10, 30, 50, 70 and 90 %{words}.")
     if result["noise_floor_kl"] is not None:
-        found.append(f"The full cache, fed in one pass instead of token by token: KL {result['noise_floor_kl']:.1e}.")
+        noise = f"KL {result['noise_floor_kl']:.1e}"
+        if result.get("arithmetic") == "float32":
+            found.append(f"KL, top-1 and ppl in float32 arithmetic; replies are computed in 16 bits, which costs {noise}.")
+        else:
+            found.append(f"The full cache, fed in one pass instead of token by token: {noise}.")
     return found
 
 
