@@ -51,7 +51,7 @@ def legend(result: Mapping[str, Any]) -> list[str]:
     if result["noise_floor_kl"] is not None:
         noise = f"KL {result['noise_floor_kl']:.1e}"
         if result.get("arithmetic") == "float32":
-            found.append(f"KL, top-1 and ppl in float32 arithmetic; replies are computed in 16 bits, which costs {noise}.")
+            found.append(f"KL, top-1 and ppl in float32 arithmetic; replies run in 16 bits, which costs {noise} more.")
         else:
             found.append(f"The full cache, fed in one pass instead of token by token: {noise}.")
     return found
