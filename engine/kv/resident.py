@@ -259,7 +259,7 @@ class Resident:
             self._drop_blocks(self._num_cold)
         before = self.own_bytes
         stop = cache.length - max(recent_tokens, codec.recent_tokens)
-        blocks = list(self.blocks)
+        blocks, is_encoded = list(self.blocks), False
         start = sum(block.num_tokens for block in blocks)
         parent = None if self.is_incognito or not cache.is_exact else self._pool.root
         if blocks and parent is not None:
@@ -274,12 +274,17 @@ class Resident:
                         parent = blocks[-1].key
                 else:
                     blocks.append(self._pool.add_encoded(ids, codec.encode(data, cache.geometry)))
-                cache.arena.discard(start, last)
+                    is_encoded = True
+                    cache.arena.discard(start, last)
+                if last % _TRIM_TOKENS == 0:
+                    return_freed_memory()
         finally:
-            is_encoded = any(block.encoded is not None for block in blocks)
-            if is_encoded and len(blocks) > len(self.blocks):
+            if is_encoded:
                 self.blocks = blocks
                 cache.set_cold(blocks, codec.name)
+            else:
+                for block in blocks[len(self.blocks) :]:
+                    self._pool.release(block)
         return before - self.own_bytes
 
     def prune(self, method: str, kept: torch.Tensor, *, is_int8: bool = False) -> int:

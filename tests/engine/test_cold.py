@@ -313,6 +313,29 @@ def test_a_pruned_chat_goes_no_further_down() -> None:
     assert resident.blocks[: len(blocks)] == blocks
 
 
+@pytest.mark.parametrize("bad", [70, 130, 500])
+def test_numbers_that_are_not_finite_cost_none_of_the_others(bad: int) -> None:
+    """Compact keeps the first 64 tokens in full: they are lost least of all when nothing after them can be encoded."""
+    source = random_groups(GEOMETRY, TOKENS)
+    source[0][0, bad, 0, 3] = torch.nan
+    pool = BlockPool(root_key(FINGERPRINT.digest), GEOMETRY)
+    resident = Resident("chat", pool)
+    resident.working = new_cache(TOKENS, geometry=GEOMETRY)
+    resident.working.arena.write(0, source)
+    resident.working.publish(list(range(TOKENS)))
+    with pytest.raises(ValueError, match="finite"):
+        resident.encode_cold(LADDER[2], HOT)
+    resident.park()
+    assert sum(block.num_tokens for block in resident.blocks) == TOKENS
+    whole = new_cache(TOKENS, geometry=GEOMETRY)
+    resident.copy_to(whole, 0, TOKENS)
+    got = whole.arena.read(0, 64)
+    assert bits(got) == bits([tensor[:, :64] for tensor in source])
+    assert bits(whole.arena.read(512, TOKENS)) == bits([tensor[:, 512:] for tensor in source])
+    resident.give_up()
+    assert pool.nbytes == 0
+
+
 def test_numbers_that_are_not_finite_leave_what_comes_after_them_in_full() -> None:
     source = random_groups(GEOMETRY, TOKENS)
     source[0][0, 200, 0, 3] = torch.nan
