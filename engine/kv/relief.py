@@ -119,6 +119,8 @@ class Relief:
         smallest = min(map(self._sixteenths, self._caches.codecs.ladder), default=16)
         if not self._model.reads_encoded or (resident is not None and resident.is_pruned):
             smallest = 0  # nothing is known of what it will take
+        if self._config.allows_compression:
+            smallest //= 4  # it is compressed between turns
         per_token = self._model.geometry.bytes_per_token
         recent = min(num_tokens, ACTIVE_RECENT_TOKENS)
         needed = (num_tokens - recent) * per_token * smallest // 16 + recent * per_token * bool(smallest)

@@ -410,3 +410,61 @@ def has_bytes(machine: Machine, c: ChatMemory, place: str) -> bool:
 
 def is_moved(machine: Machine, c: ChatMemory) -> bool:
     return machine.chats[c.conversation_id].place != c.place
+
+
+# --- several rungs of precision ---
+
+
+def rungs(actions: Sequence[Action]) -> list[tuple[str, str]]:
+    return [(action.conversation_id, action.codec) for action in actions if action.kind is QUANTIZE]
+
+
+def on_ladder(used_mib: int, chats: Sequence[ChatMemory], **kwargs: Any) -> list[tuple[str, str]]:
+    return rungs(plan_by(limits(used_mib), None, chats, SLOW_DISK, PER_TOKEN, **kwargs))
+
+
+def test_all_go_to_eight_bits_before_one_goes_further() -> None:
+    chats = [chat("a"), chat("b"), chat("c"), chat("d")]  # in eight bits each frees 70 MiB, balanced 90, compact 110
+    assert on_ladder(960, chats) == [("a", "int8"), ("b", "int8"), ("c", "int8")]
+    assert on_ladder(1060, chats) == [("a", "int8"), ("b", "int8"), ("c", "int8"), ("d", "int8")]
+    assert on_ladder(1090, chats) == [("a", "balanced"), ("b", "int8"), ("c", "int8"), ("d", "int8")]
+    assert on_ladder(1180, chats) == [("a", "compact"), ("b", "balanced"), ("c", "balanced"), ("d", "balanced")]
+
+
+def test_pinned_chats_go_down_after_all_others() -> None:
+    chats = [chat("a", is_pinned=True), chat("b"), chat("c")]
+    assert on_ladder(1000, chats) == [("b", "compact"), ("c", "balanced")]
+
+
+def test_what_is_encoded_goes_down_from_where_it_is() -> None:
+    in_eight = chat("a", 90, quantizable_bytes=0, codec="int8", encoded_bytes=90 * MIB)
+    assert on_ladder(955, [in_eight, chat("b", 400)]) == [("b", "int8")]
+    assert on_ladder(990, [in_eight, chat("b", 400)]) == [("a", "balanced"), ("b", "int8")]
+    (action,) = plan_by(limits(955), None, [in_eight], SLOW_DISK, PER_TOKEN, codecs={"int8": 9, "balanced": 7})[:1]
+    assert action.codec in ("", "balanced")
+
+
+def test_a_codec_that_the_model_does_not_bear_is_never_taken() -> None:
+    chats = [chat(name) for name in "abcd"]
+    for used in range(960, 1300, 20):
+        assert {codec for _, codec in on_ladder(used, chats, codecs={"int8": 9})} <= {"int8"}
+        assert on_ladder(used, chats, codecs={}) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_promised_on_the_ladder_adds_up(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(300):
+        chats = [chat(name, rng.randint(20, 300), is_pinned=rng.random() < 0.2) for name in "abcdef"]
+        used = sum(one.own_bytes for one in chats) // MIB
+        actions = plan_by(limits(used), None, chats, SLOW_DISK, PER_TOKEN)
+        freed = sum(action.frees_bytes for action in actions)
+        if used > 1000 * HIGH_WATER_PERCENT // 100:
+            assert used * MIB - freed <= 1000 * MIB * LOW_WATER_PERCENT // 100
+        else:
+            assert actions == []
+        for action in actions:
+            if action.kind is QUANTIZE:
+                whole = next(one for one in chats if one.conversation_id == action.conversation_id).own_bytes
+                size = {"int8": 9, "balanced": 7, "compact": 5}[action.codec]
+                assert action.frees_bytes == whole - -(-whole * size // 16)

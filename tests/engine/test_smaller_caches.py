@@ -103,6 +103,42 @@ def test_with_memory_again_it_comes_back_in_full(start_engine: StartEngine, room
     assert resident(engine, "a").is_exact
 
 
+# -- the last rung, and the end ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("any_price")
+@pytest.mark.parametrize("allows", [True, False])
+def test_where_the_settings_allow_it_the_last_rung_compresses(
+    start_engine: StartEngine, roomy_model: Path, allows: bool
+) -> None:
+    engine = start_engine(roomy_model, allows_compression=allows, memory_budget_bytes=390 * TOKEN_BYTES)
+    messages = [user(digits(1200))]
+    if not allows:
+        assert engine.fail("a", messages).code == "memory_budget"
+        return
+    engine.reply("a", messages)
+    engine.report()
+    compressed = [event for event in engine.events if isinstance(event, PressureActed) and event.action == "compress"]
+    assert compressed
+    assert compressed[0].precision in ("kvzip-int8", "mixed")
+    assert row(engine.report(), "a").kept < 1.0
+    messages.append(user("and on"))
+    reply = engine.reply("a", messages)
+    assert reply.statistics.reused_tokens > 1000
+    assert reply.statistics.cache.kept < 1.0
+
+
+@pytest.mark.usefixtures("any_price")
+def test_a_chat_that_fits_in_no_precision_is_refused_with_the_numbers(
+    start_engine: StartEngine, roomy_model: Path
+) -> None:
+    engine = start_engine(roomy_model, memory_budget_bytes=150 * TOKEN_BYTES)
+    failed = engine.fail("a", [user(digits(1500))])
+    assert failed.code == "memory_budget"
+    assert set(failed.params) == {"needed_mb", "budget_mb"}
+    assert engine.reply("b", [user("a short one is fine")]).token_ids
+
+
 # -- what the settings ask for -----------------------------------------------------------------------------------------
 
 
