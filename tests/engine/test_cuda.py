@@ -16,6 +16,7 @@ import torch
 from app.paths import resources_dir
 from engine.kv import transfer
 from engine.kv.arena import KVArena
+from engine.kv.attention import attend_causal
 from engine.kv.block_keys import BLOCK_TOKENS
 from engine.kv.codecs.encoded import ENCODED_TOKENS
 from engine.kv.codecs.registry import INT8
@@ -29,6 +30,7 @@ from engine.protocol.events import Failed, Finished, ModelLoaded, PressureActed
 from tests.engine.conftest import ColdReply, Engine, build_model, user
 from tests.engine.families import BY_NAME
 from tests.engine.random_caches import SavedCaches, bits, filled_resident, new_cache, random_arena
+from tests.engine.test_cold import resident_of
 
 CUDA = torch.device("cuda")
 SMOLLM2 = KVGeometry(tuple(LayerShape(3, 64, 64) for _ in range(30)), torch.bfloat16)
@@ -466,3 +468,22 @@ def test_two_buffers_are_enough(saved: SavedCaches) -> None:
     assert staging <= 2 * transfer.STAGING_BYTES
     for _ in range(3):
         assert saved.persistence.restore(manifest, 6000, new_cache(6000, CUDA, geometry=SMOLLM2)).length == 6000
+
+
+@pytest.mark.parametrize("form", ["int8", "balanced", "compact", "kvzip", "kvzip-int8"])
+def test_attention_over_a_cold_part_on_the_device_is_that_on_the_host(form: str) -> None:
+    """In pieces, decoded on the device; the host's own attention is compared with torch's in test_cold."""
+    geometry = KVGeometry((LayerShape(2, 32, 32),) * 2, torch.bfloat16)
+    source = [tensor.clone() for tensor in random_arena(600, geometry=geometry).groups]
+    outs = []
+    for device in (torch.device("cpu"), CUDA):
+        cache = new_cache(600, device, geometry=geometry)
+        moved = [tensor.to(device) for tensor in source]
+        working = resident_of(form, moved, geometry, cache).working
+        assert working is not None
+        query = torch.randn(1, 4, 3, 32, generator=torch.manual_seed(3)).bfloat16().to(device)
+        rows = working.length - working.hot_start
+        sides = (working.arena.keys[1], working.arena.values[1])
+        keys, values = (side[:rows].transpose(0, 1)[None] for side in sides)
+        outs.append(attend_causal(query, keys, values, 0.2, working.cold, 1).float().cpu())
+    torch.testing.assert_close(outs[1], outs[0], rtol=2e-2, atol=2e-2)
