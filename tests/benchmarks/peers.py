@@ -55,6 +55,7 @@ _PEERS = {
     "transformers": Engine("transformers-bf16", "transformers bf16", "peer_transformers", "bf16"),
     "llama-f16": Engine("llama-f16", "llama.cpp f16", "peer_llama_cpp", "f16"),
     "llama-f16-flash": Engine("llama-f16-flash", "llama.cpp f16,flash", "peer_llama_cpp", "f16-flash"),
+    "ember-int8": Engine("ember-int8", "Ember, int8 cache", "peer_ember", "16bit+int8"),
     "llama-q8_0": Engine("llama-q8_0", "llama.cpp q8_0", "peer_llama_cpp", "q8_0-flash"),
 }
 
