@@ -10,7 +10,7 @@ import errno
 import sqlite3
 from pathlib import Path
 
-from engine.protocol.errors import ContextOverflowError, EngineError, ModelError
+from engine.protocol.errors import ContextOverflowError, EngineError, MemoryBudgetError, ModelError
 
 
 class AppError(Exception):
@@ -123,7 +123,7 @@ def exit_code_of(engine_code: str) -> int:
     """The exit code for the kind of an EngineError."""
     if engine_code in _MODEL_CODES:
         return 3
-    return 2 if engine_code == ContextOverflowError.code else 1
+    return 2 if engine_code in _USAGE_CODES else 1
 
 
 def _codes(kind: type[EngineError]) -> set[str]:
@@ -131,6 +131,14 @@ def _codes(kind: type[EngineError]) -> set[str]:
 
 
 _MODEL_CODES = _codes(ModelError)
+_USAGE_CODES = {
+    ContextOverflowError.code,
+    MemoryBudgetError.code,
+    "cannot_compress",
+    "compression_share",
+    "nothing_to_undo",
+    "too_short_to_compress",
+}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 

@@ -270,8 +270,8 @@ class _Change:
 
     def undo(self) -> Compressed:
         ids = self._history()
-        if not ids:
-            raise NothingToUndoError("The chat is empty; nothing of it was ever compressed.")
+        if not self._caches.is_lossy(self._command.conversation_id):
+            raise NothingToUndoError("The chat is kept whole, in full precision; there is nothing to undo.")
         return self._over_whole_cache(ids, lambda: None)
 
     def _over_whole_cache(self, ids: list[int], work: Callable[[], None]) -> Compressed:

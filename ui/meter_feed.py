@@ -125,7 +125,10 @@ class MeterFeed:
         is_warm = cache.state is CacheState.WARM
         if cache.state is CacheState.COLD or (not is_warm and is_full(cache.precision)):
             return
-        num_bytes = cache.memory_bytes - cache.waste_bytes if is_warm else cache.disk_bytes
+        num_bytes = cache.memory_bytes - cache.waste_bytes
+        if not is_warm:  # what it takes when it is back; the disk holds the full cache as well
+            per_token = self._model.kv_bytes_per_token if self._model is not None else 0
+            num_bytes = round(cache.kept * cache.tokens * per_token) or cache.disk_bytes
         reading = CacheReading(cache.tokens, num_bytes, cache.precision, cache.place, cache.kept)
         self._reported[cache.conversation_id] = reading
         is_shown = cache.conversation_id == self._conversation_id and self._live.of(self._conversation_id) is None

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from app.commands.call import Call
-from app.settings import MB
 from engine.kv.store.report import report_disk
 from engine.protocol.events import CacheState, ConversationCache
 
@@ -29,8 +28,8 @@ def cache(call: Call) -> int:
     for row in rows:
         own, shared = _size(row["disk_bytes"] - row["shared_bytes"]), _size(row["shared_bytes"])
         call.print(
-            f"{row['id']}  {row['state']:7}  {row['tokens']:6,} tokens  "
-            f"own {own:>12}  shared {shared:>12}  {row['title']}"
+            f"{row['id']}  {row['state']:7}  {row['tokens']:6,} tokens  {_form(row):14}  "
+            f"on disk: own {own:>10}  shared {shared:>10}  {row['title']}"
         )
     cap, shared = f"{settings.disk_cap_mb:,} MB", _size(report.shared_bytes)
     call.print(f"{_size(report.disk_bytes)} of {cap} on disk, {shared} shared")
@@ -38,7 +37,12 @@ def cache(call: Call) -> int:
 
 
 def _size(num_bytes: int) -> str:
-    return f"{num_bytes / MB:,.1f} MB"
+    return f"{num_bytes / 1e6:,.1f} MB"
+
+
+def _form(row: dict[str, Any]) -> str:
+    """The precision it comes back in, and how much of it was kept where it is compressed."""
+    return f"{row['precision']} {row['kept']:.0%}" if row["kept"] < 1.0 else str(row["precision"])
 
 
 def _row(entry: ConversationCache, title: str, is_pinned: bool) -> dict[str, Any]:

@@ -200,6 +200,13 @@ class CacheManager:
         self.persistence.writer.release(conversation_id)
         return self.is_saved(resident)
 
+    def is_lossy(self, conversation_id: str) -> bool:
+        """Whether what memory or disk would give of a conversation is compressed, or not in full precision."""
+        resident = self._residents.get(conversation_id)
+        if resident is not None and resident.length:
+            return not resident.is_exact
+        return self.persistence.compressed.catalog.manifest(conversation_id) is not None
+
     def set_aside(self, conversation_id: str) -> Resident | None:
         """Take what is left of a lossy cache out, so that the next activation begins with the exact one on disk.
 

@@ -640,20 +640,21 @@ def test_cache_tells_own_and_shared_bytes_and_the_cap(ember, monkeypatch):
     ids = [ember("ask", "--new", "--json", text).content["conversation_id"] for text in ("Tides", "Harbour")]
     ember("pin", ids[0])
     (ember.data_dir / "settings.json").write_text('{"disk_cap_mb": 4096}')
-    mb = 1024**2
+    mb = 10**6
     kept = [ConversationCache(ids[0], 1200, 0, 100 * mb, 40 * mb, "bf16", "disk", CacheState.ON_DISK)]
-    kept.append(ConversationCache("another", 7, 0, 60 * mb, 40 * mb, "bf16", "disk", CacheState.ON_DISK))
+    pruned = ConversationCache("another", 7, 0, 60 * mb, 40 * mb, "kvzip", "disk", CacheState.ON_DISK, kept=0.35)
+    kept.append(pruned)
     report = CacheReported(None, 1, 0, 1234 * mb + mb // 2, 40 * mb, 0.0, tuple(kept))
     monkeypatch.setattr("app.commands.cache.report_disk", lambda kv_dir, budget_bytes: report)
     *rows, total = ember("cache").out.splitlines()
     assert [row.split()[1:] for row in rows] == [
-        ["cold", "0", "tokens", "own", "0.0", "MB", "shared", "0.0", "MB", "Harbour"],
-        ["on_disk", "1,200", "tokens", "own", "60.0", "MB", "shared", "40.0", "MB", "Tides"],
-        ["on_disk", "7", "tokens", "own", "20.0", "MB", "shared", "40.0", "MB"],
+        ["cold", "0", "tokens", "on", "disk:", "own", "0.0", "MB", "shared", "0.0", "MB", "Harbour"],
+        ["on_disk", "1,200", "tokens", "bf16", "on", "disk:", "own", "60.0", "MB", "shared", "40.0", "MB", "Tides"],
+        ["on_disk", "7", "tokens", "kvzip", "35%", "on", "disk:", "own", "20.0", "MB", "shared", "40.0", "MB"],
     ]
     assert total == "1,234.5 MB of 4,096 MB on disk, 40.0 MB shared"
     content = ember("cache", "--json").content
-    assert content["disk_cap_bytes"] == 4096 * mb
+    assert content["disk_cap_bytes"] == 4096 * 1024**2
     assert [row["is_pinned"] for row in content["conversations"]] == [False, True, False]
 
 

@@ -280,7 +280,10 @@ def test_undo_without_anything_kept_reads_the_chat(
 def test_undo_of_a_whole_chat_leaves_it_whole(start_engine: StartEngine, model: Path) -> None:
     engine, messages = start(start_engine, model)
     before = contents(engine)
-    assert undo(engine, messages).kept == 1.0
+    engine.worker.submit(Undo(CHAT, "undo", tuple(messages)))
+    result = ended(engine, "undo")
+    assert isinstance(result, Failed)
+    assert result.code == "nothing_to_undo"
     check_same(contents(engine), before)
 
 

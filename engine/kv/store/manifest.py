@@ -50,6 +50,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     }
     if not manifest.is_exact:
         fields["codecs"] = manifest.codecs
+        fields["kept"] = manifest.kept
     body = json.dumps(fields, separators=(",", ":"), ensure_ascii=True).encode("ascii")
     return body[:-1] + (_SEAL % xxhash.xxh3_128_hexdigest(body[:-1])).encode("ascii")
 
@@ -151,6 +152,7 @@ def _parse(fields: dict[str, Any]) -> Manifest:
         precision=_typed(fields["precision"], str),
         template=_typed(fields["template"], str),
         codecs=tuple(_typed(name, str) for name in fields.get("codecs", ())),
+        kept=_typed(fields.get("kept", 1.0), float),
     )
 
 

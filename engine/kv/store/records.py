@@ -59,7 +59,7 @@ class Manifest:
     """All that is kept of one conversation under one fingerprint. `is_exact`: never went through a lossy codec.
 
     `template` identifies the chat template that rendered it: not part of the key, but a reason when nothing matches.
-    `codecs`: those a lossy one went through, the last one last.
+    `codecs`: those a lossy one went through, the last one last; `kept`: the share of its pairs that pruning has left.
     """
 
     conversation_id: str
@@ -70,6 +70,7 @@ class Manifest:
     precision: str = ""
     template: str = ""
     codecs: tuple[str, ...] = ()
+    kept: float = 1.0
 
 
 def is_pruned(manifest: Manifest) -> bool:

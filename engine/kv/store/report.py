@@ -123,4 +123,5 @@ def _row(stored: StoredManifest, scan: FolderScan, shared_names: set[FileName]) 
         precision=stored.manifest.precision,
         place="disk",
         state=CacheState.ON_DISK,
+        kept=stored.manifest.kept,
     )
