@@ -272,6 +272,7 @@ class _Change:
         ids = self._history()
         if not self._caches.is_lossy(self._command.conversation_id):
             raise NothingToUndoError("The chat is kept whole, in full precision; there is nothing to undo.")
+        self._caches.check_whole(len(ids))
         return self._over_whole_cache(ids, lambda: None)
 
     def _over_whole_cache(self, ids: list[int], work: Callable[[], None]) -> Compressed:

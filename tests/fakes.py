@@ -164,6 +164,7 @@ class ScriptedEngine(SilentEngine):
         self.is_running = False
         self._open: Generate | None = None
         self._compressing: Compress | Undo | None = None
+        self.save_error: str | None = None
         self._is_loaded = False
 
     def start(self) -> None:
@@ -226,13 +227,18 @@ class ScriptedEngine(SilentEngine):
             return
         if self.compress_error is not None:
             self.on_event(failed(command.request_id, self.compress_error, command.conversation_id))
-        elif isinstance(command, Undo):
+            return
+        if isinstance(command, Undo):
             self.on_event(Compressed(*told, 12, 1.0, "float32", 82_944, CACHE.bytes, 0.1, read_tokens=4))
         else:
             method = command.method
             precision = f"{method}-int8" if command.is_int8 else str(method)
             left = round(CACHE.bytes * command.keep)
             self.on_event(Compressed(*told, 12, command.keep, precision, CACHE.bytes, left, 0.8))
+        if self.save_error is not None:
+            self.on_event(SnapshotNotSaved(*told, self.save_error))
+        else:
+            self.on_event(SnapshotSaved(*told, 12, 4096, 8192, 0.01))
 
     def _generate(self, command: Generate) -> None:
         told = (command.conversation_id, command.request_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -10,10 +11,11 @@ from app.commands.engine_run import EngineRun, Interrupted
 from app.errors import EngineFailedError, InterruptedCallError, NothingToCompressError
 from engine.protocol.commands import CompressMethod
 from engine.protocol.config import Weights
-from engine.protocol.events import Compressed, Failed
+from engine.protocol.events import Compressed, Failed, SnapshotNotSaved, SnapshotSaved
 
 _SHOWN_ID = 8
 _CANCELLED = "cancelled"
+_LONGEST_SAVE_S = 120.0
 
 
 def compress(call: Call) -> int:
@@ -41,6 +43,9 @@ def _carry_out(call: Call, ask: Callable[[EngineRun, str], str], words: Callable
         with EngineRun(call, store) as run:
             run.load_now(call, model, weights)
             compressed, is_interrupted = _answer(run, ask(run, conversation.id), conversation.id)
+            unsaved = _unsaved(run, compressed.request_id)
+    if unsaved is not None:
+        call.note(unsaved.reason)
     if call.arguments.json:
         content = asdict(compressed)
         del content["request_id"]
@@ -64,6 +69,20 @@ def _answer(run: EngineRun, request_id: str, conversation_id: str) -> tuple[Comp
                 raise EngineFailedError(event.code, event.message)
             case Compressed() if event.request_id == request_id:
                 return event, is_interrupted
+    raise AssertionError("events never end")
+
+
+def _unsaved(run: EngineRun, request_id: str) -> SnapshotNotSaved | None:
+    """Waits until the new form is on disk; what hindered it, where it is not."""
+    deadline = time.monotonic() + _LONGEST_SAVE_S
+    for event in run.events():
+        match event:
+            case SnapshotNotSaved() if event.request_id == request_id:
+                return event
+            case SnapshotSaved() if event.request_id == request_id:
+                return None
+        if time.monotonic() > deadline:
+            return None
     raise AssertionError("events never end")
 
 

@@ -74,7 +74,7 @@ class Lookahead:
         if draft:
             before = self._cache.length
             logits, *self._rows = self._forward.all_logits([token_id, *draft], self._cache).unbind()
-            self._cache.rollback(before + 1)
+            self._cache.rollback(before + 1, may_return=True)
             self.drafted_tokens += len(draft)
         else:
             logits = self._forward([token_id], self._cache)

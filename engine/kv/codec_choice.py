@@ -150,7 +150,7 @@ class CodecChoice:
             content = json.loads(self._file.read_text("utf-8"))
             if content["format"] == _FORMAT:
                 return {str(name): float(value) for name, value in content["kl"].items() if name in NAMES}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             pass
         return {}
 

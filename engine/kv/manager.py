@@ -132,6 +132,9 @@ class CacheManager:
             resident.give_up()
         elif self._is_resumed_in_place(resident, token_ids[:limit]):
             resident.resume(self._new_cache(len(token_ids), resident, self._cold_tokens(resident)))
+            if self.codecs.fixed is not None and self.codecs.fixed.is_read_in_place:  # perhaps not the one it came in
+                with contextlib.suppress(ValueError):
+                    resident.quantize(self.codecs.fixed)
         cache = resident.working
         if cache is not None and min(common, limit) < cache.length:
             self.persistence.writer.release(conversation_id)
@@ -264,7 +267,16 @@ class CacheManager:
 
     def check_growth(self, conversation_id: str, num_tokens: int) -> None:
         """Raises MemoryBudgetError where a chat of so many tokens fits into memory in no way."""
-        self._relief.check_growth(num_tokens, self._residents.get(conversation_id))
+        resident = self._residents.get(conversation_id)
+        lossy = self.persistence.compressed.catalog.manifest(conversation_id)
+        is_pruned = lossy is not None and lossy.kept < 1.0
+        if resident is not None and resident.length:
+            is_pruned = resident.is_pruned
+        self._relief.check_growth(num_tokens, is_pruned=is_pruned)
+
+    def check_whole(self, num_tokens: int) -> None:
+        """Raises MemoryBudgetError where a chat of so many tokens does not fit into memory in full precision."""
+        self._relief.check_growth(num_tokens, is_whole=True)
 
     def resident(self, conversation_id: str) -> Resident | None:
         """What is in memory of a conversation."""
@@ -392,7 +404,7 @@ class CacheManager:
         encoded as it grows (`keep_within_budget`).
         """
         per_token = self._model.geometry.bytes_per_token
-        rows = num_tokens - num_cold
+        rows = max(0, num_tokens - num_cold)
         arena = self.spare.take(rows)
         # Its own blocks go once they are copied, and what the spare holds is there already.
         there = resident.own_bytes + (arena.held_bytes(0) if arena is not None else 0)

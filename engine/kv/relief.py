@@ -106,8 +106,9 @@ class Relief:
         host, device = self._limits()
         return self.most_bytes() - (device or host).used_bytes
 
-    def check_growth(self, num_tokens: int, resident: Resident | None) -> None:
-        """Raises MemoryBudgetError where a chat of so many tokens fits in no precision that this model bears.
+    def check_growth(self, num_tokens: int, *, is_pruned: bool = False, is_whole: bool = False) -> None:
+        """Raises MemoryBudgetError where a chat of so many tokens fits in no precision that this model bears; when it
+        has to be `is_whole`, not in the full one.
 
         What the system keeps in reserve for other programs is not counted: a reply is worth it.
         """
@@ -117,10 +118,12 @@ class Relief:
         if limits.free_bytes is not None:
             budget = min(budget, limits.used_bytes + limits.free_bytes)
         smallest = min(map(self._sixteenths, self._caches.codecs.ladder), default=16)
-        if not self._model.reads_encoded or (resident is not None and resident.is_pruned):
+        if not self._model.reads_encoded or is_pruned:
             smallest = 0  # nothing is known of what it will take
         if self._config.allows_compression:
             smallest //= 4  # it is compressed between turns
+        if is_whole:
+            smallest = 16
         per_token = self._model.geometry.bytes_per_token
         recent = min(num_tokens, ACTIVE_RECENT_TOKENS)
         needed = (num_tokens - recent) * per_token * smallest // 16 + recent * per_token * bool(smallest)

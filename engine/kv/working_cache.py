@@ -102,6 +102,7 @@ class WorkingCache(Cache):
         self._context_length = context_length
         self.token_ids: list[int] = []
         self.checkpoints: dict[int, StateSnapshot] = {}
+        self._standing = 0  # how far what was cut off still stands behind the end, for `readmit`
         self._device = device
         self._full: list[ContiguousLayer] = []
         self._state: dict[int, CacheLayerMixin] = {}
@@ -177,7 +178,7 @@ class WorkingCache(Cache):
 
     def compact(self) -> None:
         """Give back what a cut or a recycled arena left unused, when it is more than the slack of a growing cache."""
-        rows = self.length - self.hot_start
+        rows, self._standing = self.length - self.hot_start, 0
         if self.arena.held_bytes(rows) <= grown_capacity(rows) * self.geometry.bytes_per_token * _LITTLE_SLACK:
             return
         if not self.arena.trim(rows):
@@ -189,7 +190,8 @@ class WorkingCache(Cache):
         The blocks hold what the cache holds, or less of it; `loss` names how.
         """
         cold = ColdPrefix(blocks, self.geometry)
-        self._move(max(self.length - cold.num_tokens, 0), cold.num_tokens, self.length)
+        standing = max(self.length, self._standing)
+        self._move(max(standing - cold.num_tokens, 0), cold.num_tokens, standing)
         self.cold, self.loss = cold, loss
 
     def start_cold(self, blocks: Sequence[Block], loss: str) -> None:
@@ -212,6 +214,7 @@ class WorkingCache(Cache):
 
     def append_ids(self, token_ids: Sequence[int]) -> None:
         """Record ids whose keys and values a finished forward pass has written to every layer."""
+        self._standing = 0
         self.token_ids.extend(token_ids)
         for layer in self._full:
             layer.length = len(self.token_ids)
@@ -234,12 +237,14 @@ class WorkingCache(Cache):
             return self._cuttable(length)
         return max((position for position in self.checkpoints if position <= length), default=0)
 
-    def rollback(self, length: int, *, is_torn: bool = False) -> int:
+    def rollback(self, length: int, *, is_torn: bool = False, may_return: bool = False) -> int:
         """Keep the first `reachable(length)` tokens and return how many.
 
-        `is_torn`: a forward pass was interrupted, so that the state layers are only known at checkpoints.
+        `is_torn`: a forward pass was interrupted, so that the state layers are only known at checkpoints. `may_return`:
+        what is cut off may be admitted again (`readmit`), even when the cache has moved.
         """
         length = self._cuttable(min(length, self.length))
+        self._standing = self.length if may_return and length >= self.hot_start else 0
         if self._state and (length < self.length or is_torn):
             length = max((position for position in self.checkpoints if position <= length), default=0)
             if length:
@@ -255,7 +260,7 @@ class WorkingCache(Cache):
         return length
 
     def readmit(self, token_ids: Sequence[int]) -> None:
-        """Count ids again that a rollback cut off right here, before anything else was written in their place.
+        """Count ids again that a rollback (`may_return`) cut off right here, before others were written in their place.
 
         Only for caches that can be cropped.
         """
@@ -268,6 +273,7 @@ class WorkingCache(Cache):
         if self._state and state is not None:
             state_layers.load(self._state, state, self._device)
             self.checkpoints[state.position] = state
+        self._standing = 0
         self.token_ids = list(token_ids)
         for layer in self._full:
             layer.length = len(token_ids)

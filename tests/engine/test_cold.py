@@ -350,3 +350,36 @@ def test_numbers_that_are_not_finite_leave_what_comes_after_them_in_full() -> No
     expected = [tensor[:, 192:].view(torch.int16) for tensor in source]
     got = [tensor.view(torch.int16) for tensor in resident.working.arena.read(192, TOKENS)]
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("form", ["int8", "compact"])
+def test_guesses_that_stand_behind_the_end_outlive_encoding(form: str) -> None:
+    """A reply that repeats itself: what was fed ahead is counted in later, perhaps after the cache was encoded."""
+    source = random_groups(GEOMETRY, TOKENS)
+    resident = Resident("chat", BlockPool(b"", GEOMETRY))
+    resident.working = cache = new_cache(TOKENS, geometry=GEOMETRY)
+    cache.arena.write(0, source)
+    cache.publish(list(range(TOKENS)))
+    guessed = cache.token_ids[-5:]
+    cache.rollback(TOKENS - 5, may_return=True)
+    resident.encode_cold(without_ends(codec_named(form)), HOT)
+    assert cache.hot_start > 0
+    for token_id in guessed:
+        cache.readmit([token_id])
+    assert cache.length == TOKENS
+    start = cache.hot_start
+    assert bits(cache.arena.read(start, TOKENS)) == bits([tensor[:, start:] for tensor in source])
+
+
+@pytest.mark.parametrize("length", [1, 40, 200, 599])
+def test_what_was_overwritten_since_is_not_carried_along(length: int) -> None:
+    resident = Resident("chat", BlockPool(b"", GEOMETRY))
+    resident.working = cache = new_cache(TOKENS, geometry=GEOMETRY)
+    cache.arena.write(0, random_groups(GEOMETRY, TOKENS))
+    cache.publish(list(range(TOKENS)))
+    cache.rollback(length, may_return=True)
+    cache.append_ids([7])
+    held = cache.arena.held_bytes(cache.length - cache.hot_start)
+    resident.encode_cold(without_ends(INT8), HOT)
+    assert cache.arena.held_bytes(cache.length - cache.hot_start) <= held
+    assert cache.length == length + 1

@@ -212,6 +212,37 @@ def test_layers_that_cannot_be_cut_stay_as_they_are(start_engine: StartEngine, w
     assert engine.reply("a", messages).statistics.reused_tokens > 0
 
 
+@pytest.mark.usefixtures("any_price")
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_early_message_of_an_encoded_chat_can_be_edited(
+    start_engine: StartEngine, roomy_model: Path, name: str, is_restarted: bool
+) -> None:
+    engine = start_engine(roomy_model, kv_precision=name)
+    messages = [user("short")]
+    engine.reply("a", messages)
+    first = list(messages)
+    messages.append(user(digits(900)))
+    engine.reply("a", messages)
+    engine.reply("b", [user("something else")])
+    if is_restarted:
+        engine = start_engine(roomy_model, kv_precision=name)
+    edited = engine.reply("a", [*first, user("shorter")])
+    assert edited.token_ids
+    assert edited.statistics.prompt_tokens < 100
+    assert engine.reply("a", [user("other")]).token_ids
+
+
+@pytest.mark.usefixtures("any_price")
+def test_a_chat_goes_on_in_the_precision_that_is_wanted_now(start_engine: StartEngine, roomy_model: Path) -> None:
+    messages = [user(digits(700))]
+    start_engine(roomy_model, kv_precision="int8").reply("a", messages)
+    messages.append(user("go on"))
+    reply = start_engine(roomy_model, kv_precision="balanced").reply("a", messages)
+    assert reply.statistics.reused_tokens > 700
+    assert reply.statistics.cache.precision == "balanced"
+
+
 # -- peak memory -------------------------------------------------------------------------------------------------------
 
 
