@@ -264,7 +264,7 @@ def test_the_report_agrees_with_tensors_and_files(start_engine: StartEngine, tin
 def test_memory_over_the_budget_goes_least_recently_used_first_and_comes_back_from_disk(
     start_engine: StartEngine, tiny_model: Path, cold_reply: ColdReply
 ) -> None:
-    engine = start_engine(tiny_model, memory_budget_bytes=350_000)
+    engine = start_engine(tiny_model, memory_budget_bytes=200_000)
     chats = {name: [user(f"{name} " * 60)] for name in ("a", "b", "c", "d")}
     for name, messages in chats.items():
         engine.reply(name, messages)
