@@ -62,6 +62,7 @@ def _row(
             place="disk" if is_ready else "none",
             state=CacheState.ON_DISK if is_ready else CacheState.COLD,
             is_pinned=key in caches.pinned,
+            kept=stored.kept if stored is not None and is_ready else 1.0,
         )
     return ConversationCache(
         conversation_id=key,

@@ -238,7 +238,13 @@ def test_after_a_restart_the_chat_is_as_it_was_left(
     engine, messages = start(start_engine, model)
     compressed(engine, messages)
     expected = engine.reply(CHAT, [*messages, user(QUESTION)])
+    before = engine.report().conversations[0]
     engine = start_engine(model)
+    engine.reply("other", [user("hello")])
+    on_disk = next(one for one in engine.report().conversations if one.conversation_id == CHAT)
+    assert (on_disk.place, on_disk.precision) == ("disk", "kvzip")
+    assert on_disk.kept == pytest.approx(before.kept, abs=1e-3)
+    assert on_disk.kept < 0.5
     reply = engine.reply(CHAT, [*messages, user(QUESTION)])
     assert reply.statistics.reused_tokens > 900
     assert reply.token_ids == expected.token_ids
