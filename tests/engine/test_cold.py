@@ -383,3 +383,21 @@ def test_what_was_overwritten_since_is_not_carried_along(length: int) -> None:
     resident.encode_cold(without_ends(INT8), HOT)
     assert cache.arena.held_bytes(cache.length - cache.hot_start) <= held
     assert cache.length == length + 1
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_a_pruned_block_holds_the_pairs_that_were_chosen_of_each_head(is_int8: bool) -> None:
+    source = random_groups(GEOMETRY, 200)
+    kept = torch.rand(GEOMETRY.num_lanes, 200, generator=torch.manual_seed(4)) < 0.3
+    block = PrunedBlock.of("kvzip", source, kept, GEOMETRY)
+    if is_int8:
+        block = block.quantized(GEOMETRY)
+    positions = torch.cat([marks.nonzero()[:, 0] for marks in kept])
+    assert torch.equal(block.positions.long(), positions)
+    for layer, shape in enumerate(GEOMETRY.layers):
+        for head in range(shape.kv_heads):
+            marks = kept[GEOMETRY.lanes(layer)[head]]
+            for got, is_key in zip(block.lane(layer, head, GEOMETRY), (True, False), strict=True):
+                group, region = GEOMETRY.place(layer, is_key=is_key)
+                expected = source[group][region, :, head][marks]
+                torch.testing.assert_close(got, expected, rtol=0, atol=0.05 if is_int8 else 0)
