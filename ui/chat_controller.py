@@ -25,10 +25,10 @@ from engine.protocol.events import (
     TextArrived,
 )
 from ui.chat_page import ChatPage
-from ui.compression_words import CompressionFailed
 from ui.error_words import error_words, failure_words
 from ui.live_replies import LiveReplies
-from ui.meter_feed import MeterFeed
+from ui.memory.compression_words import CompressionFailed
+from ui.meter.meter_feed import MeterFeed
 from ui.notices import Notices
 
 

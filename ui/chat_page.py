@@ -6,12 +6,12 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
 
-from ui.composer import Composer
+from ui.composer.composer import Composer
 from ui.empty_state import EmptyState
 from ui.header import Header
 from ui.theme import Theme
 from ui.tokens import READING_WIDTH, SPACE_S, SPACE_XL
-from ui.transcript import Transcript
+from ui.transcript.transcript import Transcript
 
 
 class ChatPage(QWidget):

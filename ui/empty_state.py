@@ -6,7 +6,7 @@ from PySide6.QtCore import QEvent, Qt, Signal, Slot
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from ui.icons import pixmap
-from ui.meter_parts import Dot
+from ui.meter.meter_parts import Dot
 from ui.theme import Theme
 from ui.tokens import READING_WIDTH
 

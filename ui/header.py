@@ -16,7 +16,7 @@ from ui import numbers
 from ui.choice_menu import add_choices
 from ui.icons import icon
 from ui.language import LANGUAGES
-from ui.precision_words import precision_words
+from ui.memory.precision_words import precision_words
 from ui.theme import Theme
 
 _HEIGHT = 52

@@ -22,7 +22,7 @@ from engine.protocol.events import (
     StatisticsChanged,
     TextArrived,
 )
-from ui.meter_reading import EngineState
+from ui.meter.meter_reading import EngineState
 
 
 @dataclass(slots=True)

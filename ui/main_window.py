@@ -22,18 +22,18 @@ from engine.protocol.commands import ReportCache
 from engine.protocol.events import CodecsProbed, Failed, ModelLoaded, PressureActed
 from ui.chat_controller import ChatController
 from ui.chat_page import ChatPage
-from ui.compressions import Compressions
-from ui.conversation_list import ConversationList
-from ui.deletions import Deletions
 from ui.header import Header
 from ui.icons import app_icon
 from ui.language import Language
 from ui.live_replies import LiveReplies
-from ui.meter import MeterStrip
-from ui.meter_feed import MeterFeed
-from ui.preferences import Preferences
+from ui.memory.compressions import Compressions
+from ui.meter.meter_feed import MeterFeed
+from ui.meter.strip import MeterStrip
+from ui.settings.preferences import Preferences
+from ui.sidebar.conversation_list import ConversationList
+from ui.sidebar.deletions import Deletions
+from ui.sidebar.warmth_feed import WarmthFeed
 from ui.theme import Theme
-from ui.warmth_feed import WarmthFeed
 
 _NARROW_PX = 860
 

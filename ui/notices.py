@@ -9,8 +9,8 @@ from PySide6.QtCore import QCoreApplication
 from app.errors import AppError
 from engine.protocol.events import Compressed, Failed, Finished, SnapshotNotSaved
 from engine.protocol.misses import SaveProblem
-from ui.compression_words import CompressionFailed, compressed_words, compression_failure_words
 from ui.error_words import error_words, failure_words
+from ui.memory.compression_words import CompressionFailed, compressed_words, compression_failure_words
 from ui.reason_words import not_saved_words
 
 Notice = AppError | Failed | Compressed | CompressionFailed

@@ -66,7 +66,7 @@ class Watch(QObject):
 
 def _shows_reply(widget: QWidget) -> bool:
     """Whether the widget that is being painted belongs to a reply that has words, all of them drawn."""
-    from ui.messages import AssistantMessage
+    from ui.transcript.messages import AssistantMessage
 
     parent: QWidget | None = widget
     while parent is not None and not isinstance(parent, AssistantMessage):

@@ -35,7 +35,7 @@ from engine.protocol.events import (
 from engine.worker import EngineWorker
 from tests.end_to_end.conftest import long_message
 from ui.main_window import MainWindow
-from ui.messages import AssistantMessage
+from ui.transcript.messages import AssistantMessage
 
 pytestmark = pytest.mark.timeout(400)
 WAIT_MS = 120_000

@@ -15,7 +15,7 @@ from engine.protocol.config import Weights
 from engine.protocol.events import Failed, FinishReason, ModelLoaded, Phase, PhaseChanged, SnapshotNotSaved
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import turn_statistics
-from ui.messages import AssistantMessage, UserMessage
+from ui.transcript.messages import AssistantMessage, UserMessage
 
 
 def test_a_first_message_makes_a_conversation_and_its_reply_streams_into_the_window(desk: Desk) -> None:

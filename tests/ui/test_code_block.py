@@ -4,11 +4,11 @@ import pytest
 from PySide6.QtGui import QColor, QGuiApplication
 from pytestqt.qtbot import QtBot
 
-from ui.code_block import CodeBlock
-from ui.highlight import CodeLexer, LexRun
-from ui.markdown_blocks import Code
-from ui.reply_body import ReplyBody
+from ui.markdown.blocks import Code
+from ui.markdown.highlight import CodeLexer, LexRun
 from ui.theme import Theme
+from ui.transcript.code_block import CodeBlock
+from ui.transcript.reply_body import ReplyBody
 
 
 def colours(block: CodeBlock) -> list[list[tuple[str, str]]]:
@@ -60,7 +60,7 @@ def test_growing_code_lexes_only_its_last_lines(monkeypatch: pytest.MonkeyPatch)
             lengths.append(len(lines))
             super().__init__(lexer, lines)
 
-    monkeypatch.setattr("ui.highlight.LexRun", CountedRun)
+    monkeypatch.setattr("ui.markdown.highlight.LexRun", CountedRun)
     lexer = CodeLexer("python")
     lines: list[str] = []
     for number in range(600):

@@ -10,8 +10,8 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from tests.ui.conftest import Desk, OpenDesk
-from ui.composer import Composer
-from ui.composer_edit import ComposerEdit
+from ui.composer.composer import Composer
+from ui.composer.composer_edit import ComposerEdit
 from ui.tokens import LINE_HEIGHT_PX
 
 

@@ -11,9 +11,9 @@ from engine.protocol.commands import Compress, CompressMethod, Undo
 from engine.protocol.events import CacheState, CodecsProbed, EngineStopped, Failed, Phase, PhaseChanged
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import MB
-from ui.compress_dialog import CompressDialog
-from ui.conversation_model import ListRole
-from ui.precision_words import precision_help, precision_mark, precision_words
+from ui.memory.compress_dialog import CompressDialog
+from ui.memory.precision_words import precision_help, precision_mark, precision_words
+from ui.sidebar.conversation_model import ListRole
 
 COMPRESS, UNDO = "Compress this chat's memory…", "Undo compression"
 PRECISIONS = ["bf16", "fp16", "fp32", "int8", "balanced", "compact", "bnb-8bit", "bnb-nf4", "mixed"]

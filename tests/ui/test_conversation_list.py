@@ -12,7 +12,7 @@ from app.errors import UnknownConversationError
 from engine.protocol.commands import Forget, Pin
 from engine.protocol.events import CacheState
 from tests.ui.conftest import Desk, OpenDesk
-from ui.conversation_model import Group, ListRole, Warmth, group_of
+from ui.sidebar.conversation_model import Group, ListRole, Warmth, group_of
 
 
 def titles(desk: Desk) -> list[str]:

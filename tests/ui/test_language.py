@@ -16,7 +16,7 @@ from app.paths import resources_dir
 from app.settings import Settings
 from tests.ui.conftest import Desk, OpenDesk
 from ui import numbers
-from ui.conversation_model import ListRole
+from ui.sidebar.conversation_model import ListRole
 
 UI = Path(__file__).resolve().parents[2] / "ui"
 KOREAN: dict[str, str] = json.loads((resources_dir() / "translations" / "ko.json").read_text(encoding="utf-8"))
@@ -25,7 +25,7 @@ NAMES = {"Ember", "Ctrl K", "Ctrl N", "%s – Ember"}  # names and keys, the sam
 
 
 def calls() -> Iterator[tuple[str, ast.Call, str]]:
-    for path in sorted(UI.glob("*.py")):
+    for path in sorted(UI.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 function = node.func

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from ui.markdown import MarkdownStream, Update, parse_markdown
-from ui.markdown_blocks import Block, Code, Paragraph, Rule, Span, Table, plain_text
+from ui.markdown.blocks import Block, Code, Paragraph, Rule, Span, Table, plain_text
+from ui.markdown.stream import MarkdownStream, Update, parse_markdown
 
 SAMPLE = """# Title
 

@@ -21,10 +21,10 @@ from engine.protocol.events import (
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import GB, MB, turn_statistics
 from ui import numbers
-from ui.meter import MeterStrip
-from ui.meter_reading import MeterReading
-from ui.statistics_line import statistics_items
+from ui.meter.meter_reading import MeterReading
+from ui.meter.strip import MeterStrip
 from ui.theme import Theme
+from ui.transcript.statistics_line import statistics_items
 
 
 def state(desk: Desk) -> str:

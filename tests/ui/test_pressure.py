@@ -6,7 +6,7 @@ import pytest
 
 from engine.protocol.events import PressureActed
 from tests.ui.conftest import Desk, OpenDesk
-from ui.pressure_words import pressure_words
+from ui.meter.pressure_words import pressure_words
 
 
 def step(

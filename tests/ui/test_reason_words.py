@@ -18,7 +18,7 @@ from tests.ui.conftest import Desk
 from tests.ui.fakes import turn_statistics
 from ui.language import Language
 from ui.reason_words import miss_words, not_saved_words
-from ui.statistics_line import statistics_tooltip
+from ui.transcript.statistics_line import statistics_tooltip
 
 FALLBACK = "the flux was low"
 PARAMS = {"field": "dtype", "saved": "bf16", "now": "float32", "token": "12", "detail": "checksum"}

@@ -8,10 +8,10 @@ from pytestqt.qtbot import QtBot
 from app.conversation import Message
 from engine.protocol.commands import Role
 from tests.ui.conftest import Desk, OpenDesk
-from ui.flow_text import FlowText
-from ui.messages import AssistantMessage
 from ui.theme import Theme
-from ui.transcript import FIRST_BUILT, OLDER_BUILT, Transcript
+from ui.transcript.flow_text import FlowText
+from ui.transcript.messages import AssistantMessage
+from ui.transcript.transcript import FIRST_BUILT, OLDER_BUILT, Transcript
 
 
 def messages(count: int, text: str = "A line of text that is said in message {n}.") -> list[Message]:

@@ -10,12 +10,12 @@ from PySide6.QtWidgets import QFrame, QLabel, QSizePolicy, QVBoxLayout, QWidget
 
 from app.conversation import Message
 from engine.protocol.events import FinishReason, TurnStatistics
-from ui.flow_text import FlowText
-from ui.prose_document import write_plain
-from ui.reply_body import ReplyBody
-from ui.statistics_line import StatisticsLine
 from ui.theme import Theme
 from ui.tokens import RADIUS_CARD
+from ui.transcript.flow_text import FlowText
+from ui.transcript.prose_document import write_plain
+from ui.transcript.reply_body import ReplyBody
+from ui.transcript.statistics_line import StatisticsLine
 
 _FLUSH_MS = 34  # at most 30 repaints a second
 _LONG_TEXT = 1000

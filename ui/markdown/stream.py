@@ -13,7 +13,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from ui.markdown_blocks import Block, Code, read_blocks
+from ui.markdown.blocks import Block, Code, read_blocks
 
 _LONGEST_OPEN_BLOCK = 6000  # characters; a longer open block is closed at its last line or word
 _SURE_AFTER = 8  # characters of the last block before the one above it counts as finished ("2" may become "2. item")

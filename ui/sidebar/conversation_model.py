@@ -12,7 +12,7 @@ from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistent
 from app.conversation import Conversation
 from engine.protocol.events import CacheState
 from ui import numbers
-from ui.precision_words import is_full, precision_help, precision_words
+from ui.memory.precision_words import is_full, precision_help, precision_words
 
 
 class ListRole(IntEnum):

@@ -15,10 +15,10 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QSizePolicy, QTextEdit, QVBoxLayout, QWidget
 
-from ui.highlight import CodeLexer, LexRun, Line
-from ui.markdown_blocks import Code
-from ui.prose_document import INDENT_PX
+from ui.markdown.blocks import Code
+from ui.markdown.highlight import CodeLexer, LexRun, Line
 from ui.theme import Theme, mono_font
+from ui.transcript.prose_document import INDENT_PX
 
 _LINE_PX = 20
 _PADDING = 10

@@ -7,8 +7,8 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
 
 from engine.protocol.events import FinishReason, TurnStatistics
 from ui import numbers
+from ui.memory.precision_words import precision_words
 from ui.numbers import DASH
-from ui.precision_words import precision_words
 from ui.reason_words import miss_words
 
 _GAP = "\u2003"  # an em space, where the line may wrap

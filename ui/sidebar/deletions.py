@@ -10,7 +10,7 @@ from app.engine_bridge import EngineBridge
 from app.errors import AppError
 from ui.chat_controller import ChatController
 from ui.live_replies import LiveReplies
-from ui.undo_bar import UndoBar
+from ui.sidebar.undo_bar import UndoBar
 
 
 class Deletions(QObject):

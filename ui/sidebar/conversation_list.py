@@ -7,11 +7,11 @@ from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QLineEdit, QListView, QMenu, QPushButton, QVBoxLayout, QWidget
 
 from app.conversation import Conversation
-from ui.conversation_delegate import ConversationDelegate
-from ui.conversation_model import ConversationModel, ListRole
 from ui.icons import icon, pixmap
+from ui.sidebar.conversation_delegate import ConversationDelegate
+from ui.sidebar.conversation_model import ConversationModel, ListRole
+from ui.sidebar.undo_bar import UndoBar
 from ui.theme import Theme
-from ui.undo_bar import UndoBar
 
 _WIDTH = 264
 _NARROW_WIDTH = 208

@@ -7,8 +7,8 @@ from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPainterPath, Q
 from PySide6.QtWidgets import QLineEdit, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from engine.protocol.events import CacheState
-from ui.conversation_model import ListRole, Warmth
-from ui.precision_words import FULL, is_full, kind_of, precision_mark
+from ui.memory.precision_words import FULL, is_full, kind_of, precision_mark
+from ui.sidebar.conversation_model import ListRole, Warmth
 from ui.theme import Theme, ui_font
 from ui.tokens import RADIUS_CONTROL, SMALL_PX
 

@@ -9,8 +9,8 @@ from PySide6.QtCore import QCoreApplication
 
 from engine.protocol.events import CacheReading, LoadStage, MemoryReading, Phase, PressureActed
 from ui import numbers
-from ui.precision_words import precision_help, precision_mark, precision_words
-from ui.pressure_words import pressure_words
+from ui.memory.precision_words import precision_help, precision_mark, precision_words
+from ui.meter.pressure_words import pressure_words
 
 
 def _tr(source: str) -> str:

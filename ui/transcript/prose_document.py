@@ -19,10 +19,10 @@ from PySide6.QtGui import (
     QTextTableFormat,
 )
 
-from ui.flow_text import QUOTE_PROPERTY, RULE_PROPERTY
-from ui.markdown_blocks import Block, Paragraph, Rule, Span, Table
+from ui.markdown.blocks import Block, Paragraph, Rule, Span, Table
 from ui.theme import mono_font, ui_font
 from ui.tokens import LINE_HEIGHT_PX, TEXT_PX, Tokens
+from ui.transcript.flow_text import QUOTE_PROPERTY, RULE_PROPERTY
 
 INDENT_PX = 20
 _HEADING_PX = {1: 20, 2: 18, 3: 16, 4: 15, 5: 14, 6: 14}

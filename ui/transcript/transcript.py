@@ -14,9 +14,9 @@ from app.conversation import Message
 from engine.protocol.commands import Role
 from engine.protocol.events import FinishReason, TurnStatistics
 from ui.icons import icon
-from ui.messages import AssistantMessage, Notice, UserMessage
 from ui.theme import Theme
 from ui.tokens import READING_WIDTH, SPACE_XL
+from ui.transcript.messages import AssistantMessage, Notice, UserMessage
 
 FIRST_BUILT = 30  # at most; as many as fill two screens
 OLDER_BUILT = 20

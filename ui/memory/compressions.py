@@ -9,11 +9,11 @@ from app.chat_session import ChatSession
 from app.errors import AppError
 from engine.protocol.events import CacheState, Compressed, EngineStopped, Failed
 from ui.chat_controller import ChatController
-from ui.compress_dialog import CacheSizes, CompressChoice, CompressDialog
-from ui.compression_words import CompressionFailed
-from ui.conversation_model import ConversationModel, Warmth
 from ui.live_replies import LiveReplies
-from ui.precision_words import is_full
+from ui.memory.compress_dialog import CacheSizes, CompressChoice, CompressDialog
+from ui.memory.compression_words import CompressionFailed
+from ui.memory.precision_words import is_full
+from ui.sidebar.conversation_model import ConversationModel, Warmth
 
 _LEAST_RECENT, _MOST_RECENT, _RECENT_PART = 128, 512, 16  # tokens at the end that the engine keeps whole, about
 

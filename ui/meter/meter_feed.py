@@ -18,9 +18,9 @@ from engine.protocol.events import (
     StatisticsChanged,
 )
 from ui.live_replies import LiveReplies
-from ui.meter import MeterStrip
-from ui.meter_reading import MeterReading
-from ui.precision_words import is_full
+from ui.memory.precision_words import is_full
+from ui.meter.meter_reading import MeterReading
+from ui.meter.strip import MeterStrip
 
 
 class MeterFeed:

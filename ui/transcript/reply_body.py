@@ -9,12 +9,12 @@ from typing import TypeVar
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
-from ui.code_block import CodeBlock
-from ui.flow_text import FlowText
-from ui.markdown import MarkdownStream, Update, parse_markdown
-from ui.markdown_blocks import Block, Code, Paragraph, Span, block_spans
-from ui.prose_document import ProseWriter
+from ui.markdown.blocks import Block, Code, Paragraph, Span, block_spans
+from ui.markdown.stream import MarkdownStream, Update, parse_markdown
 from ui.theme import Theme
+from ui.transcript.code_block import CodeBlock
+from ui.transcript.flow_text import FlowText
+from ui.transcript.prose_document import ProseWriter
 
 _CARET = Span("▍")
 _Part = TypeVar("_Part", bound=QWidget)

@@ -13,7 +13,7 @@ from engine.protocol.events import (
     ModelLoaded,
     SnapshotSaved,
 )
-from ui.conversation_model import ConversationModel, Warmth
+from ui.sidebar.conversation_model import ConversationModel, Warmth
 
 
 class WarmthFeed:

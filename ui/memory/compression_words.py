@@ -9,7 +9,7 @@ from PySide6.QtCore import QCoreApplication
 from engine.protocol.events import Compressed, Failed
 from ui import numbers
 from ui.error_words import failure_words
-from ui.precision_words import is_full, precision_words
+from ui.memory.precision_words import is_full, precision_words
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from PySide6.QtCore import QEvent, Qt, QTimer, Slot
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
 
-from ui.meter_parts import Bar, Dot, Sparkline
-from ui.meter_reading import MeterReading
-from ui.precision_words import kind_of
+from ui.memory.precision_words import kind_of
+from ui.meter.meter_parts import Bar, Dot, Sparkline
+from ui.meter.meter_reading import MeterReading
 from ui.theme import Theme
 
 PAINT_MS = 100
