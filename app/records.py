@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
-from app.conversation import Conversation, Message, MessageState
+from app.conversation import Conversation, Draft, Message, MessageState
 from engine.protocol.commands import Role
 from engine.protocol.events import CacheReading, FinishReason, TurnStatistics
 
@@ -25,7 +25,7 @@ def conversation_from(row: dict[str, Any]) -> Conversation:
         updated_at=datetime.fromisoformat(row["updated_at"]),
         system_prompt=row["system_prompt"],
         model=row["model"],
-        draft=row["draft"],
+        draft=Draft(row["draft"]),
         num_messages=row["num_messages"],
         is_pinned=bool(row["is_pinned"]),
     )

@@ -68,7 +68,7 @@ class Reply:
     def _withdraw(self, store: ConversationStore) -> None:
         """The message was too long: it goes back to where it was written, before anything typed since."""
         with store.transaction():
-            draft = store.conversation(self.conversation_id).draft
+            draft = store.conversation(self.conversation_id).draft.text
             store.delete_message(self.answer.id)
             store.delete_message(self.question.id)
             store.set_title(self.conversation_id, self.title_before)

@@ -215,8 +215,8 @@ class ChatController(QObject):
         is_compressing = conversation is not None and self._session.is_compressing(conversation.id)
         is_answering = conversation is not None and self._session.is_busy(conversation.id)
         page.composer.set_busy(is_answering or is_compressing, is_reply=not is_compressing)
-        self._stored_draft = conversation.draft if conversation else ""
-        page.composer.show_draft(conversation.draft if conversation else self._new_draft)
+        self._stored_draft = conversation.draft.text if conversation else ""
+        page.composer.show_draft(conversation.draft.text if conversation else self._new_draft)
         self._meter.show_conversation(self._current, messages)
         self.refresh_words()
         self.opened.emit(conversation)

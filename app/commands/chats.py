@@ -39,8 +39,8 @@ def show(call: Call) -> int:
         call.print(f"\n[{Role.SYSTEM}]\n{conversation.system_prompt}")
     for message in messages:
         call.print(f"\n[{message.role}{_speed(message)}]\n{_printable(message.text)}")
-    if conversation.draft:
-        call.print(f"\n[draft]\n{conversation.draft}")
+    if conversation.draft.text:
+        call.print(f"\n[draft]\n{conversation.draft.text}")
     return 0
 
 
@@ -95,7 +95,7 @@ def _head(conversation: Conversation) -> dict[str, Any]:
         "created_at": conversation.created_at.isoformat(),
         "updated_at": conversation.updated_at.isoformat(),
     }
-    return asdict(conversation) | times
+    return asdict(conversation) | times | {"draft": conversation.draft.text}
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from engine.protocol.config import Sampling, Weights
+from engine.protocol.config import ContextPolicy, EngineConfig, Sampling, Weights
 
 
 class Role(StrEnum):
@@ -42,6 +42,9 @@ class LoadModel:
 class Generate:
     """Reply to `messages`, whose last one is the user's. Answered by TextArrived ..., then Finished or Failed.
 
+    `branch` names one of several ways the conversation went on: each has a cache of its own, and what they share is
+    kept once. `continues`: the last message is the assistant's, cut short, and goes on; the events then carry only what
+    is new. `on_overflow`: what to do when the messages leave too little room for a reply (see `ContextPolicy`).
     `started_on` is the day the conversation began: templates that print a date get this one, so that the prompt, and
     with it the cache, stays the same on every later day.
     """
@@ -54,6 +57,9 @@ class Generate:
     stop: tuple[str, ...] = ()
     started_on: dt.date | None = None
     is_incognito: bool = False
+    branch: str = ""
+    continues: bool = False
+    on_overflow: ContextPolicy = ContextPolicy.STOP
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ class Compress:
     is_int8: bool = False
     started_on: dt.date | None = None
     is_incognito: bool = False
+    branch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,7 @@ class Undo:
     messages: tuple[ChatMessage, ...]
     started_on: dt.date | None = None
     is_incognito: bool = False
+    branch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,38 @@ class Verify:
     messages: tuple[ChatMessage, ...]
     num_tokens: int = 32
     started_on: dt.date | None = None
+    branch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What would `Generate` with these messages cost now? Answered by Estimated or Failed; nothing is changed or read.
+
+    An estimate is dropped unanswered when a newer one for the same conversation waits. `conversation_id` "": a chat
+    that is not stored yet.
+    """
+
+    conversation_id: str
+    request_id: str
+    messages: tuple[ChatMessage, ...]
+    started_on: dt.date | None = None
+    branch: str = ""
+    on_overflow: ContextPolicy = ContextPolicy.STOP
+
+
+@dataclass(frozen=True, slots=True)
+class CountTokens:
+    """How many tokens each of the texts has under the loaded model. Answered by TokensCounted or Failed."""
+
+    request_id: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Use another configuration from now on: budgets, caps, precision, chunk. Folders and threads stay as they were."""
+
+    config: EngineConfig
 
 
 class BenchName(StrEnum):
@@ -153,4 +193,18 @@ class RunBench:
     context: int
 
 
-Command = LoadModel | Generate | Pin | Forget | ForgetUnknown | Compress | Undo | ReportCache | Verify | RunBench
+Command = (
+    LoadModel
+    | Generate
+    | Estimate
+    | CountTokens
+    | Configure
+    | Pin
+    | Forget
+    | ForgetUnknown
+    | Compress
+    | Undo
+    | ReportCache
+    | Verify
+    | RunBench
+)

@@ -36,6 +36,17 @@ class Sampling:
 GREEDY = Sampling(temperature=0.0, top_p=1.0)
 
 
+class ContextPolicy(StrEnum):
+    """What happens when a chat has grown to the length that its model reads. `STOP`: the turn is refused, with the
+    numbers. `DROP_OLDEST`: the oldest turns leave the model's view, the system prompt stays. `COMPRESS`: the cache is
+    compressed and what is left of it moved together, so that the chat goes on with a thinned-out memory of all of it.
+    """
+
+    STOP = "stop"
+    DROP_OLDEST = "drop_oldest"
+    COMPRESS = "compress"
+
+
 KV_AUTO = "auto"
 KV_PRECISIONS = (KV_AUTO, "int8", "balanced", "compact", "bnb-8bit", "bnb-nf4")
 

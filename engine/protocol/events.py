@@ -213,6 +213,51 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class ViewMoved:
+    """The oldest `num_dropped` messages of the request, the system prompt not counted, left the model's view: later
+    requests come without them. `tokens` are left in view. `is_ahead`: moved after the turn, for the next one.
+    """
+
+    conversation_id: str
+    request_id: str
+    num_dropped: int
+    tokens: int
+    is_ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """The answer to `Estimate`: `prompt_tokens` in all, `new_tokens` of which would be fed to the model, exactly; the
+    time to the first token in seconds, None while no speed is known.
+
+    `from_disk_tokens` of the rest would be restored. `miss_code` and `miss_params` say why what had been read before
+    must be read again, as in `TurnStatistics`. `num_dropped`: messages that would leave the model's view. `fits` is
+    False when the prompt leaves no room for a reply, whatever the policy does.
+    """
+
+    conversation_id: str
+    request_id: str
+    prompt_tokens: int
+    new_tokens: int
+    from_disk_tokens: int
+    seconds: float | None
+    context_length: int
+    num_dropped: int = 0
+    fits: bool = True
+    miss_code: str | None = None
+    miss_params: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TokensCounted:
+    """The answer to `CountTokens`, in the order of its texts."""
+
+    request_id: str
+    counts: tuple[int, ...]
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotSaved:
     """The conversation's cache is on disk. `bytes_written` by this save, `bytes_total` of the whole snapshot."""
 
@@ -355,6 +400,9 @@ Event = (
     | TextArrived
     | StatisticsChanged
     | Finished
+    | ViewMoved
+    | Estimated
+    | TokensCounted
     | Failed
     | SnapshotSaved
     | SnapshotNotSaved

@@ -188,7 +188,7 @@ def test_sending_empties_the_draft(session, store):
     conversation = session.new_conversation()
     store.set_draft(conversation.id, "Hel")
     session.send(conversation.id, "Hello")
-    assert store.conversation(conversation.id).draft == ""
+    assert store.conversation(conversation.id).draft.text == ""
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t\u3000"])
@@ -273,7 +273,7 @@ def test_a_message_longer_than_the_context_goes_back_to_the_draft(session, store
     request_id = session.send(conversation.id, "A very long message")
     session.handle(failed(request_id, ContextOverflowError("Too long."), conversation.id))
     kept = store.conversation(conversation.id)
-    assert (kept.draft, kept.title, kept.num_messages) == ("A very long message", "", 0)
+    assert (kept.draft.text, kept.title, kept.num_messages) == ("A very long message", "", 0)
     assert not session.is_busy(conversation.id)
 
 
@@ -284,7 +284,7 @@ def test_a_message_that_goes_back_stands_before_what_was_typed_since(session, st
     store.set_draft(conversation.id, "typed since")
     session.handle(failed(request_id, ContextOverflowError("Too long."), conversation.id))
     kept = store.conversation(conversation.id)
-    assert (kept.draft, kept.title) == ("long\ntyped since", "first")
+    assert (kept.draft.text, kept.title) == ("long\ntyped since", "first")
     assert texts(store, conversation.id) == ["first", "ok"]
 
 
@@ -495,7 +495,7 @@ def test_nothing_is_asked_where_the_message_cannot_be_stored(session, store, eng
         session.send(conversation.id, "Hello")
     assert engine.commands == []
     assert texts(store, conversation.id) == []
-    assert (store.conversation(conversation.id).draft, store.conversation(conversation.id).title) == ("Hello", "")
+    assert (store.conversation(conversation.id).draft.text, store.conversation(conversation.id).title) == ("Hello", "")
     assert not session.is_busy(conversation.id)
 
 

@@ -59,7 +59,7 @@ def test_hangul_comes_back_in_the_very_form_it_came_in(store, form):
     store.set_title(conversation.id, text)
     store.set_draft(conversation.id, text)
     kept = store.conversation(conversation.id)
-    assert [kept.system_prompt, kept.title, kept.draft, store.messages(conversation.id)[0].text] == [text] * 4
+    assert [kept.system_prompt, kept.title, kept.draft.text, store.messages(conversation.id)[0].text] == [text] * 4
 
 
 def test_a_finished_reply_keeps_ids_statistics_and_reason(store):

@@ -131,7 +131,7 @@ def test_a_message_too_long_for_the_model_comes_back_before_what_was_typed_since
     desk.engine.fail(request, "context_overflow", "Too long.", prompt_tokens="9000", context_length="8192")
     desk.settle()
     assert composer.edit.toPlainText() == "a very long message\ntyped since"
-    assert desk.store.conversation(request.conversation_id).draft == "a very long message\ntyped since"
+    assert desk.store.conversation(request.conversation_id).draft.text == "a very long message\ntyped since"
     assert desk.transcript_text() == "short\nok"
     assert desk.window.page.transcript.notice is not None
     assert "9000" in desk.window.page.transcript.notice.text

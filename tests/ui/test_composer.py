@@ -111,7 +111,7 @@ def test_a_preedit_belongs_to_the_chat_it_was_written_in(open_desk: OpenDesk) ->
     desk.window.controller.open(ids[1])
     commit(edit, "하")  # the input method tells late
     assert edit.toPlainText() == ""
-    assert desk.store.conversation(ids[0]).draft == "초안 하"
+    assert desk.store.conversation(ids[0]).draft.text == "초안 하"
     desk.window.controller.open(ids[0])
     assert edit.toPlainText() == "초안 하"
 
@@ -190,11 +190,11 @@ def test_a_draft_is_kept_for_each_chat_and_through_a_restart(open_desk: OpenDesk
     desk.window.controller.open(ids[0])
     assert edit.toPlainText() == ""
     edit.setPlainText("for this chat")
-    desk.qtbot.waitUntil(lambda: desk.store.conversation(ids[0]).draft == "for this chat")
+    desk.qtbot.waitUntil(lambda: desk.store.conversation(ids[0]).draft.text == "for this chat")
     desk.window.controller.open(None)
     assert edit.toPlainText() == "for a new chat"
     desk.window.close()
-    drafts = {conversation.draft for conversation in desk.store.conversations()}
+    drafts = {conversation.draft.text for conversation in desk.store.conversations()}
     assert drafts == {"for this chat", "for a new chat"}
     last = desk.saved[-1].last_conversation
-    assert desk.store.conversation(last).draft == "for a new chat"
+    assert desk.store.conversation(last).draft.text == "for a new chat"
