@@ -59,6 +59,54 @@ class UnknownConversationError(UserError):
     code = "unknown_conversation"
 
 
+class UnknownMessageError(UserError):
+    """No message has this id. params: id."""
+
+    code = "unknown_message"
+
+
+class UnknownFolderError(UserError):
+    """No folder has this id. params: id."""
+
+    code = "unknown_folder"
+
+
+class PresetNameError(UserError):
+    """A preset cannot be called so: nothing, or too much, is left of the name. params: name."""
+
+    code = "preset_name"
+
+
+class PresetNameTakenError(PresetNameError):
+    """Another preset has the name. params: name."""
+
+    code = "preset_name_taken"
+
+
+class PresetBuiltInError(PresetNameError):
+    """The name is that of a preset that comes with Ember. params: name."""
+
+    code = "preset_built_in"
+
+
+class UnknownPresetError(UserError):
+    """The user has no preset of this name. params: name."""
+
+    code = "unknown_preset"
+
+
+class SettingsImportError(UserError):
+    """The file holds no settings of Ember. params: path."""
+
+    code = "settings_import"
+
+
+class NewerSettingsError(SettingsImportError):
+    """The settings were exported by a newer Ember. params: path."""
+
+    code = "newer_settings"
+
+
 class StorageError(AppError):
     """The data folder cannot be read or written. params: path."""
 

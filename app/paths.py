@@ -51,6 +51,10 @@ class DataPaths:
         return self.data_dir / "settings.json"
 
     @property
+    def presets(self) -> Path:
+        return self.data_dir / "presets.json"
+
+    @property
     def log(self) -> Path:
         return self.data_dir / "logs" / "ember.log"
 

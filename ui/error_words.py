@@ -97,6 +97,18 @@ def _app_template(code: str) -> str | None:
             return _tr("Nothing has been said in this chat yet, so there is nothing to compress.")
         case "unknown_conversation":
             return _tr("This chat is no longer there.")
+        case "preset_name":
+            return _tr("A preset needs a name of 1 to 80 characters.")
+        case "preset_name_taken":
+            return _tr("Another preset is called “{name}”; choose another name.")
+        case "preset_built_in":
+            return _tr("“{name}” comes with Ember and stays as it is; choose another name.")
+        case "unknown_preset":
+            return _tr("There is no preset “{name}” any more.")
+        case "settings_import":
+            return _tr("{path} holds no settings of Ember; choose a file that was exported here.")
+        case "newer_settings":
+            return _tr("{path} was made by a newer Ember; update Ember to import it.")
         case "storage":
             return _tr("Ember cannot use {path}; check the disk. Your text is still in the field below.")
         case "read_only":

@@ -6,11 +6,14 @@ from dataclasses import fields
 
 import pytest
 
+from app.conversation import ChatOptions
 from app.engine_port import engine_config
-from app.errors import ReadOnlyError
+from app.errors import NewerSettingsError, ReadOnlyError, SettingsImportError, StorageError
 from app.paths import DataPaths
-from app.settings import Settings, load_settings, save_settings
-from engine.protocol.config import EngineConfig, Sampling, Weights
+from app.presets import Preset, Presets
+from app.settings import Group, Settings, load_settings, read_settings, save_settings
+from app.settings_exchange import export_settings, read_exported_settings
+from engine.protocol.config import ContextPolicy, EngineConfig, Sampling, Weights
 
 
 def test_settings_come_back_as_they_were_saved(data_dir):
@@ -138,3 +141,108 @@ def test_the_engine_gets_the_limits_in_bytes(data_dir):
     assert (config.kv_precision, config.allows_compression) == ("balanced", True)
     default = engine_config(DataPaths(data_dir), Settings())
     assert default == EngineConfig(kv_dir=data_dir / "kv", converted_dir=data_dir / "converted")
+
+
+def test_what_was_wrong_is_told_as_it_was_written(data_dir):
+    data_dir.mkdir()
+    path = data_dir / "settings.json"
+    path.write_text(json.dumps({"theme": "pink", "top_k": 10**400, "min_p": 0.5, "of a later version": 1}))
+    loaded = read_settings(path)
+    assert loaded.settings == Settings(min_p=0.5)
+    assert [(problem.name, problem.value) for problem in loaded.problems] == [("theme", "pink"), ("top_k", 10**400)]
+    assert loaded.damaged is None
+    path.write_text("{")
+    assert read_settings(path).damaged == data_dir / "settings.json.damaged"
+    assert read_settings(path) == read_settings(data_dir / "other.json")
+
+
+def test_a_text_that_could_not_be_saved_again_is_refused(data_dir):
+    data_dir.mkdir()
+    path = data_dir / "settings.json"
+    path.write_text('{"system_prompt": "\\ud800", "theme": "dark"}')
+    loaded = read_settings(path)
+    assert [problem.name for problem in loaded.problems] == ["system_prompt"]
+    save_settings(path, loaded.settings)
+    assert load_settings(path) == Settings(theme="dark")
+
+
+def test_every_shown_field_says_where_it_stands_and_what_it_is():
+    for setting in fields(Settings):
+        meta = setting.metadata
+        if meta["is_hidden"]:
+            continue
+        assert isinstance(meta["group"], Group)
+        assert meta["label"], setting.name
+        if isinstance(setting.default, int | float) and not isinstance(setting.default, bool):
+            assert meta["step"] > 0
+            assert meta["slider_end"] is None or meta["minimum"] < meta["slider_end"] <= meta["maximum"]
+
+
+def test_a_chat_goes_on_by_itself_when_it_is_full():
+    assert Settings().context_policy is ContextPolicy.DROP_OLDEST
+
+
+def test_exported_settings_and_presets_are_the_same_elsewhere(data_dir, tmp_path):
+    chosen = Settings(theme="dark", weights=Weights.BITS_4, system_prompt="짧게", model="m", window_geometry="here")
+    poet = Preset("시인", "시로", ChatOptions(temperature=1.2), "m")
+    export_settings(tmp_path / "out.json", chosen, [poet])
+    assert "here" not in (tmp_path / "out.json").read_text()
+    found = read_exported_settings(tmp_path / "out.json", lambda name: name == "m")
+    assert found.problems == ()
+    assert Settings(**found.values, window_geometry="here") == chosen
+    presets = Presets(data_dir / "presets.json")
+    presets.save_all(found.presets)
+    assert presets.own() == [poet]
+
+
+def test_what_cannot_be_used_of_a_file_is_named_and_the_rest_is_taken(tmp_path):
+    path = tmp_path / "in.json"
+    settings = {"theme": "pink", "top_k": 40, "model": "gone", "window_geometry": "there", "soul": 1}
+    presets = [{"name": "A"}, {"name": "B", "options": {"top_p": 7}}, "C"]
+    path.write_text(json.dumps({"format": "ember-settings", "version": 1, "settings": settings, "presets": presets}))
+    found = read_exported_settings(path, lambda name: False)
+    assert found.values == {"top_k": 40}
+    assert found.presets == (Preset("A"),)
+    assert {(problem.name, str(problem.value)) for problem in found.problems} == {
+        ("theme", "pink"),
+        ("model", "gone"),
+        ("window_geometry", "there"),
+        ("soul", "1"),
+        ("preset", "B"),
+        ("preset", "C"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"", SettingsImportError),
+        (b"[1]", SettingsImportError),
+        (b"\xff\xfe", SettingsImportError),
+        (b"[" * 100_000, SettingsImportError),
+        (b'{"format": "other"}', SettingsImportError),
+        (b'{"format": "ember-settings", "version": 1, "settings": []}', SettingsImportError),
+        (b'{"format": "ember-settings", "version": 2}', NewerSettingsError),
+        (b'{"format": "ember-settings"}', NewerSettingsError),
+    ],
+)
+def test_a_file_that_holds_no_settings_changes_nothing(tmp_path, content, error):
+    (tmp_path / "in.json").write_bytes(content)
+    with pytest.raises(error):
+        read_exported_settings(tmp_path / "in.json", lambda name: True)
+    with pytest.raises(StorageError):
+        read_exported_settings(tmp_path / "none.json", lambda name: True)
+
+
+def test_a_huge_file_is_not_read(tmp_path):
+    with (tmp_path / "model.gguf").open("wb") as file:
+        file.truncate(10**9)
+    with pytest.raises(SettingsImportError):
+        read_exported_settings(tmp_path / "model.gguf", lambda name: True)
+
+
+def test_an_export_that_fails_leaves_no_half_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(StorageError):
+        export_settings(tmp_path / "out.json", Settings(), [])
+    assert not (tmp_path / "out.json").exists()
