@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from PySide6.QtCore import QObject, Signal, Slot
 
 from app.chat_session import ChatSession
-from app.conversation import Conversation, Message, MessageState
+from app.conversation import Conversation, Draft, Message, MessageState
 from app.conversation_store import ConversationStore
 from app.errors import AppError, UnknownConversationError
 from engine.protocol.commands import Role
@@ -53,8 +53,8 @@ class ChatController(QObject):
         self._meter = meter
         self._live = live
         self._current: str | None = None
-        self._new_draft = ""
-        self._stored_draft = ""
+        self._new_draft = Draft()
+        self._stored_draft = Draft()
         self._notices = Notices()
         self._model_failure: Failed | None = None
         composer = page.composer
@@ -73,31 +73,31 @@ class ChatController(QObject):
         self.keep_draft()
         self._show(conversation_id)
 
-    @Slot(str)
-    def send(self, text: str) -> None:
+    @Slot(object)
+    def send(self, draft: Draft) -> None:
         conversation_id = self._current
         try:
             if conversation_id is None:
                 conversation_id = self._session.new_conversation().id
                 self._current = conversation_id
-                self._new_draft = ""
-            request_id = self._session.send(conversation_id, text)
+                self._new_draft = Draft()
+            request_id = self._session.send(conversation_id, draft.text)
         except AppError as error:
-            self._page.composer.show_draft(text)
+            self._page.composer.show_draft(draft, owner=self._owner)
             self._tell(conversation_id, error)
             self.conversations_changed.emit()
             return
         self._live.reply_requested(conversation_id, request_id)
         self._notices.clear(conversation_id)
         self._notices.clear(None)
-        self._stored_draft = ""
+        self._stored_draft = Draft()
         page = self._page
-        page.composer.show_draft("")
+        page.composer.show_draft(Draft(), owner=self._owner)
         page.composer.set_busy(True)
         if page.is_empty:
             page.transcript.show_messages([], None, None)
             page.show_empty(False)
-        question = Message(0, conversation_id, Role.USER, text, datetime.now(UTC))
+        question = Message(0, conversation_id, Role.USER, draft.text, datetime.now(UTC), attachments=draft.attachments)
         page.transcript.add_turn(question)
         self._meter.reply_requested(conversation_id)
         self.conversations_changed.emit()
@@ -110,18 +110,18 @@ class ChatController(QObject):
 
     def keep_draft(self, is_closing: bool = False) -> None:
         """Store what is in the composer with the conversation it belongs to."""
-        text = self._page.composer.take_draft()
+        draft = self._page.composer.take_draft()
         if self._current is not None:
-            self._store_draft(text)
-        elif is_closing and text.strip():
+            self._store_draft(draft)
+        elif is_closing and not draft.is_blank:
             try:
                 self._current = self._session.new_conversation().id
             except AppError as error:
                 self._tell(None, error)
             else:
-                self._store_draft(text)
+                self._store_draft(draft)
         else:
-            self._new_draft = text
+            self._new_draft = draft
 
     def forget(self, conversation_id: str) -> None:
         """A conversation is gone for good."""
@@ -215,24 +215,25 @@ class ChatController(QObject):
         is_compressing = conversation is not None and self._session.is_compressing(conversation.id)
         is_answering = conversation is not None and self._session.is_busy(conversation.id)
         page.composer.set_busy(is_answering or is_compressing, is_reply=not is_compressing)
-        self._stored_draft = conversation.draft.text if conversation else ""
-        page.composer.show_draft(conversation.draft.text if conversation else self._new_draft)
+        self._stored_draft = conversation.draft if conversation else Draft()
+        page.composer.show_draft(conversation.draft if conversation else self._new_draft, owner=self._owner)
         self._meter.show_conversation(self._current, messages)
         self.refresh_words()
         self.opened.emit(conversation)
 
-    @Slot(str)
-    def _on_draft_changed(self, text: str) -> None:
+    @Slot(object)
+    def _on_draft_changed(self, draft: Draft) -> None:
         if self._current is None:
-            self._new_draft = text
+            self._new_draft = draft
         else:
-            self._store_draft(text)
+            self._store_draft(draft)
 
     @Slot(str)
     def _on_suggestion_chosen(self, text: str) -> None:
         if not self._page.composer.is_busy:
-            self._page.composer.show_draft(text)
-            self.send(text)
+            draft = Draft(text)
+            self._page.composer.show_draft(draft, owner=self._owner)
+            self.send(draft)
 
     def _on_finished(self, event: Finished) -> None:
         self._notices.take_finished(event)
@@ -249,8 +250,10 @@ class ChatController(QObject):
         if event.conversation_id == self._current:
             typed, stored = self._page.composer.take_draft(), self._stored_draft
             self._show(self._current)
-            withdrawn = self._stored_draft.removesuffix(stored).rstrip("\n") if stored else self._stored_draft
-            self._page.composer.show_draft("\n".join(filter(None, (withdrawn, typed))))
+            back = self._stored_draft.text
+            withdrawn = back.removesuffix(stored.text).rstrip("\n") if stored.text else back
+            draft = Draft("\n".join(filter(None, (withdrawn, typed.text))), typed.attachments)
+            self._page.composer.show_draft(draft, owner=self._owner)
             self._store_draft(self._page.composer.take_draft())
         self.conversations_changed.emit()
         self.turn_ended.emit()
@@ -272,12 +275,17 @@ class ChatController(QObject):
             self._notices.put(None, error)
             return None
 
-    def _store_draft(self, text: str) -> None:
-        if self._current is None or text == self._stored_draft:
+    @property
+    def _owner(self) -> str:
+        """Whom the draft shown belongs to: files still being read go there."""
+        return self._current or "a new chat"
+
+    def _store_draft(self, draft: Draft) -> None:
+        if self._current is None or draft == self._stored_draft:
             return
         try:
-            self._store.set_draft(self._current, text)
+            self._store.set_draft(self._current, draft)
         except AppError as error:
             self._tell(self._current, error)
         else:
-            self._stored_draft = text
+            self._stored_draft = draft

@@ -9,6 +9,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.conversation import Draft
 from tests.ui.conftest import Desk, OpenDesk
 from ui.composer.composer import Composer
 from ui.composer.composer_edit import ComposerEdit
@@ -28,9 +29,9 @@ def composer(qtbot: QtBot) -> Composer:
 def sent(composer: Composer) -> list[str]:
     texts: list[str] = []
 
-    def on_send(text: str) -> None:
-        texts.append(text)
-        composer.show_draft("")
+    def on_send(draft: Draft) -> None:
+        texts.append(draft.text)
+        composer.show_draft(Draft())
 
     composer.send_requested.connect(on_send)
     return texts

@@ -6,6 +6,7 @@ from PySide6.QtCore import QEvent, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
+from app.conversation import Attachment, Draft
 from ui.composer.composer_edit import ComposerEdit
 
 _DRAFT_MS = 600
@@ -14,15 +15,16 @@ _DRAFT_MS = 600
 class Composer(QWidget):
     """Knows nothing of conversations: the page gives it a draft and hears of changes, of send and of stop."""
 
-    send_requested = Signal(str)
+    send_requested = Signal(object)  # Draft
     stop_requested = Signal()
-    draft_changed = Signal(str)
+    draft_changed = Signal(object)  # Draft
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._is_busy = False
         self._is_reply = True
         self._hint_text: str | None = None
+        self._attachments: tuple[Attachment, ...] = ()
         self.edit = ComposerEdit()
         self.button = QPushButton()
         self.button.setProperty("kind", "accent")
@@ -63,13 +65,14 @@ class Composer(QWidget):
             self._hint_text = text
             self._retranslate()
 
-    def take_draft(self) -> str:
+    def take_draft(self) -> Draft:
         """What is written, with what is being composed; nothing about it is pending afterwards."""
         self._draft_timer.stop()
-        return self.edit.committed_text()
+        return Draft(self.edit.committed_text(), self._attachments)
 
-    def show_draft(self, text: str) -> None:
-        self.edit.replace_text(text)
+    def show_draft(self, draft: Draft, *, owner: str = "") -> None:
+        self._attachments = draft.attachments
+        self.edit.replace_text(draft.text)
         self._draft_timer.stop()
 
     def changeEvent(self, event: QEvent) -> None:
@@ -81,9 +84,9 @@ class Composer(QWidget):
     def _on_send_pressed(self) -> None:
         if self._is_busy:
             return
-        text = self.take_draft()
-        if text.strip():
-            self.send_requested.emit(text)
+        draft = self.take_draft()
+        if not draft.is_blank:
+            self.send_requested.emit(draft)
 
     @Slot()
     def _on_button_clicked(self) -> None:
@@ -102,7 +105,7 @@ class Composer(QWidget):
         if self.edit.is_composing:
             self._draft_timer.start()
         else:
-            self.draft_changed.emit(self.edit.toPlainText())
+            self.draft_changed.emit(Draft(self.edit.toPlainText(), self._attachments))
 
     @Slot(bool)
     def _on_focus_changed(self, has_focus: bool) -> None:
@@ -111,7 +114,7 @@ class Composer(QWidget):
         self._card.style().polish(self._card)
 
     def _update_button(self) -> None:
-        self.button.setEnabled(self._is_busy or not self.edit.is_blank)
+        self.button.setEnabled(self._is_busy or bool(self._attachments) or not self.edit.is_blank)
 
     def _retranslate(self) -> None:
         self.edit.setPlaceholderText(self.tr("Write a message"))
