@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from app.database import Database, Migrations
+from app.database import Database, Migrations, make_private
 from app.errors import NewerDatabaseError, damaged
 
 APPLICATION_ID = 0x456D6272  # "Embr"
@@ -51,6 +51,30 @@ def m001_conversations_and_messages(db: Database) -> None:
 @MIGRATIONS()
 def m002_pinned_conversations(db: Database) -> None:
     db.execute("ALTER TABLE conversations ADD COLUMN is_pinned INTEGER NOT NULL DEFAULT 0")
+
+
+@MIGRATIONS()
+def m003_branches_folders_options(db: Database) -> None:
+    """The messages of a conversation become a tree; those there are form one chain.
+
+    `parent_id` refers to nothing that SQLite watches: it would delete a chain of 2,000 messages by recursion, which it
+    refuses beyond 1,000. The index holds all that is needed to walk a tree.
+    """
+    db.execute("ALTER TABLE messages ADD COLUMN parent_id INTEGER")
+    db.execute("ALTER TABLE messages ADD COLUMN is_selected INTEGER NOT NULL DEFAULT 1")
+    db.execute("ALTER TABLE messages ADD COLUMN attachments TEXT")
+    db.execute("""
+        UPDATE messages SET parent_id = (
+            SELECT max(older.id) FROM messages AS older
+            WHERE older.conversation_id = messages.conversation_id AND older.id < messages.id
+        )""")
+    db.execute("CREATE INDEX messages_in_tree ON messages(conversation_id, parent_id, is_selected)")
+    db.execute("DROP INDEX messages_of_conversation")
+    db.execute("ALTER TABLE conversations ADD COLUMN folder_id INTEGER")
+    db.execute("ALTER TABLE conversations ADD COLUMN options TEXT")
+    db.execute("ALTER TABLE conversations ADD COLUMN view_from INTEGER")
+    db.execute("ALTER TABLE conversations ADD COLUMN draft_attachments TEXT")
+    db.execute("CREATE TABLE folders (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL)")
 
 
 def schema_version(migrations: Migrations = MIGRATIONS) -> int:
@@ -134,6 +158,7 @@ def _refuse_cut_short(path: Path, header: bytes) -> None:
 def _back_up(path: Path, backup: Path) -> None:
     temporary = backup.with_name(backup.name + ".new")
     temporary.unlink(missing_ok=True)
+    make_private(temporary)
     source = sqlite3.connect(path)
     target = sqlite3.connect(temporary)
     try:

@@ -1,23 +1,26 @@
-"""Rows of the database to frozen records and back: times, token ids, statistics."""
+"""Rows of the database to frozen records and back: times, token ids, statistics, attachments, options."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from array import array
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
-from app.conversation import Conversation, Draft, Message, MessageState
+from app.conversation import Attachment, ChatOptions, Conversation, Draft, Message, MessageState
 from engine.protocol.commands import Role
 from engine.protocol.events import CacheReading, FinishReason, TurnStatistics
 
 _log = logging.getLogger(__name__)
+_WHOLE_OPTIONS = ("top_k", "max_new_tokens")  # the others are fractions
 
 
-def conversation_from(row: dict[str, Any]) -> Conversation:
+def conversation_from(row: dict[str, Any], *, is_in_memory: bool) -> Conversation:
     return Conversation(
         id=row["id"],
         title=row["title"],
@@ -25,13 +28,18 @@ def conversation_from(row: dict[str, Any]) -> Conversation:
         updated_at=datetime.fromisoformat(row["updated_at"]),
         system_prompt=row["system_prompt"],
         model=row["model"],
-        draft=Draft(row["draft"]),
+        draft=Draft(row["draft"], attachments_from_json(row["draft_attachments"])),
         num_messages=row["num_messages"],
         is_pinned=bool(row["is_pinned"]),
+        is_incognito=is_in_memory,
+        folder_id=row["folder_id"],
+        options=options_from_json(row["options"]),
+        view_from=row["view_from"],
     )
 
 
-def message_from(row: dict[str, Any]) -> Message:
+def message_from(row: dict[str, Any], parent_id: int | None, version: tuple[int, int]) -> Message:
+    """`version` is (which, of how many), from 1; the parent is told, since the stored one may be gone."""
     return Message(
         id=row["id"],
         conversation_id=row["conversation_id"],
@@ -44,7 +52,61 @@ def message_from(row: dict[str, Any]) -> Message:
         finish_reason=FinishReason(row["finish_reason"]) if row["finish_reason"] else None,
         statistics=statistics_from_json(row["statistics"]),
         model=row["model"],
+        parent_id=parent_id,
+        version=version[0],
+        num_versions=version[1],
+        attachments=attachments_from_json(row["attachments"]),
     )
+
+
+def attachments_to_json(attachments: Sequence[Attachment]) -> str | None:
+    return json.dumps([asdict(each) for each in attachments], ensure_ascii=False) if attachments else None
+
+
+def attachments_from_json(text: str | None) -> tuple[Attachment, ...]:
+    """The attachments; without those that cannot be read."""
+    found = []
+    for stored in _list(text):
+        try:
+            found.append(Attachment(str(stored["name"]), str(stored["text"]), int(stored["num_bytes"])))
+        except (KeyError, TypeError, ValueError) as error:
+            _log.warning("An attachment cannot be read: %s", error)
+    return tuple(found)
+
+
+def options_to_json(options: ChatOptions) -> str | None:
+    chosen = {name: value for name, value in asdict(options).items() if value is not None}
+    return json.dumps(chosen) if chosen else None
+
+
+def options_from_json(text: str | None) -> ChatOptions:
+    """The options; without those that another version kept, or that are no numbers."""
+    if text is None:
+        return ChatOptions()
+    try:
+        stored = json.loads(text)
+    except (ValueError, RecursionError):
+        stored = None
+    if not isinstance(stored, dict):
+        _log.warning("The options of a conversation cannot be read")
+        return ChatOptions()
+    chosen = {}
+    for name in (known.name for known in fields(ChatOptions)):
+        value = stored.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            chosen[name] = int(value) if name in _WHOLE_OPTIONS else float(value)
+    return ChatOptions(**chosen)  # type: ignore[arg-type]  # which of them are whole numbers is told above
+
+
+def _list(text: str | None) -> list[Any]:
+    try:
+        stored = json.loads(text) if text is not None else []
+    except (ValueError, RecursionError):
+        stored = None
+    if not isinstance(stored, list):
+        _log.warning("The attachments of a message cannot be read")
+        return []
+    return stored
 
 
 def ids_to_blob(token_ids: tuple[int, ...] | None) -> bytes | None:

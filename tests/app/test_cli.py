@@ -263,7 +263,7 @@ def test_an_unknown_conversation_is_wrong_usage(ember):
 
 def test_a_beginning_that_fits_several_conversations_is_not_guessed(ember, monkeypatch):
     ids = iter(["abcd1111", "abcd2222"])
-    monkeypatch.setattr("app.conversation_store.uuid4", lambda: type("Id", (), {"hex": next(ids)}))
+    monkeypatch.setattr("app.store.incognito.uuid4", lambda: type("Id", (), {"hex": next(ids)}))
     ember("ask", "--new", "one")
     ember("ask", "--new", "two")
     assert "more of the id" in ember("show", "abcd").sentence
