@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from app.errors import from_os_error
@@ -23,6 +24,8 @@ def write_json(path: Path, content: object) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
         raise from_os_error(error, path) from error
 
 

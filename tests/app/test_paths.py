@@ -22,7 +22,7 @@ def test_without_it_the_folder_is_the_platforms(monkeypatch):
 def test_everything_lies_below_the_data_folder(tmp_path):
     paths = DataPaths(tmp_path)
     found = [getattr(paths, name) for name in dir(DataPaths) if isinstance(getattr(DataPaths, name), property)]
-    assert len(found) == len(set(found)) == 9
+    assert len(found) == len(set(found)) == 10
     assert all(tmp_path in path.parents for path in found)
     assert list(tmp_path.iterdir()) == []
 

@@ -245,4 +245,4 @@ def test_an_export_that_fails_leaves_no_half_file(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(StorageError):
         export_settings(tmp_path / "out.json", Settings(), [])
-    assert not (tmp_path / "out.json").exists()
+    assert list(tmp_path.iterdir()) == []
