@@ -53,6 +53,12 @@ class NothingToCompressError(UserError):
     code = "nothing_to_compress"
 
 
+class NothingToContinueError(UserError):
+    """The last reply is whole, or there is none."""
+
+    code = "nothing_to_continue"
+
+
 class UnknownConversationError(UserError):
     """No conversation has this id. params: id."""
 
@@ -144,6 +150,96 @@ class DamagedDatabaseError(StorageError):
     code = "damaged_database"
 
 
+class AttachmentError(UserError):
+    """A file cannot go with a message. params: name."""
+
+    code = "attachment"
+
+
+class FileMissingError(AttachmentError):
+    """Nothing is there any more. params: name."""
+
+    code = "attachment_missing"
+
+
+class FileIsFolderError(AttachmentError):
+    """A folder was given. params: name."""
+
+    code = "attachment_folder"
+
+
+class FileIsSpecialError(AttachmentError):
+    """A device, a pipe or a socket: reading it might never end. params: name."""
+
+    code = "attachment_special"
+
+
+class FileDeniedError(AttachmentError):
+    """Its rights forbid reading it. params: name."""
+
+    code = "attachment_denied"
+
+
+class FileUnreadableError(AttachmentError):
+    """The system reports an error. params: name, reason."""
+
+    code = "attachment_unreadable"
+
+
+class FileEmptyError(AttachmentError):
+    """There is nothing in it but white space. params: name."""
+
+    code = "attachment_empty"
+
+
+class FileTooLargeError(AttachmentError):
+    """More bytes than are read. params: name, most."""
+
+    code = "attachment_too_large"
+
+
+class TextTooLongError(AttachmentError):
+    """More text than goes with a message. params: name, most: characters."""
+
+    code = "attachment_too_long"
+
+
+class NotTextError(AttachmentError):
+    """A picture, an archive, a program: no text. params: name."""
+
+    code = "attachment_not_text"
+
+
+class PdfLockedError(AttachmentError):
+    """A PDF that wants a password. params: name."""
+
+    code = "attachment_pdf_locked"
+
+
+class PdfDamagedError(AttachmentError):
+    """A PDF that cannot be taken apart. params: name."""
+
+    code = "attachment_pdf_damaged"
+
+
+class PdfWithoutTextError(AttachmentError):
+    """A PDF of pictures, such as a scan. params: name."""
+
+    code = "attachment_pdf_without_text"
+
+
+class FileTooSlowError(AttachmentError):
+    """Taking it apart takes longer than one should wait. params: name, seconds."""
+
+    code = "attachment_too_slow"
+
+
+class TooManyFilesError(AttachmentError):
+    """More files than go with one message. params: most."""
+
+    code = "attachment_too_many"
+
+
 class AlreadyRunningError(AppError):
     """Another Ember holds the data folder. params: path."""
 
@@ -154,8 +250,8 @@ class AlreadyRunningError(AppError):
 class EngineFailedError(AppError):
     """The engine answered a call of the command line with `Failed`."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, code: str, message: str, **params: str) -> None:
+        super().__init__(message, **params)
         self.code = code
         self.exit_code = exit_code_of(code)
 

@@ -81,7 +81,7 @@ class ChatController(QObject):
                 conversation_id = self._session.new_conversation().id
                 self._current = conversation_id
                 self._new_draft = Draft()
-            request_id = self._session.send(conversation_id, draft.text)
+            request_id = self._session.send(conversation_id, draft)
         except AppError as error:
             self._page.composer.show_draft(draft, owner=self._owner)
             self._tell(conversation_id, error)

@@ -95,6 +95,8 @@ def _app_template(code: str) -> str | None:
             return _tr("This chat's memory is being compressed; wait, or stop that first.")
         case "nothing_to_compress":
             return _tr("Nothing has been said in this chat yet, so there is nothing to compress.")
+        case "nothing_to_continue":
+            return _tr("The last reply is whole; send a message to go on.")
         case "unknown_conversation":
             return _tr("This chat is no longer there.")
         case "preset_name":
@@ -121,4 +123,37 @@ def _app_template(code: str) -> str | None:
             return _tr("{path} was made by a newer Ember and is left untouched; update Ember to open it.")
         case "damaged_database":
             return _tr("{path} is damaged and is left untouched; put a backup in its place.")
+    return _attachment_template(code)
+
+
+def _attachment_template(code: str) -> str | None:
+    match code:
+        case "attachment_missing":
+            return _tr("{name} is no longer there; choose it again.")
+        case "attachment_folder":
+            return _tr("{name} is a folder; choose the files in it.")
+        case "attachment_special":
+            return _tr("{name} is no ordinary file; choose a text or a PDF.")
+        case "attachment_denied":
+            return _tr("{name} may not be read; change its rights, or choose a copy.")
+        case "attachment_unreadable":
+            return _tr("{name} cannot be read ({reason}); try again, or choose a copy.")
+        case "attachment_empty":
+            return _tr("{name} is empty; choose a file with text in it.")
+        case "attachment_too_large":
+            return _tr("{name} is larger than {most}; choose a smaller file, or a part of it.")
+        case "attachment_too_long":
+            return _tr("{name} has more than {most} characters of text; choose a part of it.")
+        case "attachment_not_text":
+            return _tr("{name} is no text; choose a text, code or a PDF.")
+        case "attachment_pdf_locked":
+            return _tr("{name} is locked with a password; save a copy without one.")
+        case "attachment_pdf_damaged":
+            return _tr("{name} is a damaged PDF; save it again, or choose a copy.")
+        case "attachment_pdf_without_text":
+            return _tr("{name} has pictures of pages and no text; run text recognition (OCR) on it first.")
+        case "attachment_too_slow":
+            return _tr("Reading {name} takes longer than {seconds} s; choose a part of it.")
+        case "attachment_too_many":
+            return _tr("At most {most} files go with one message; remove one first.")
     return None

@@ -117,6 +117,7 @@ def test_the_engine_gets_the_history_and_the_settings(session, store, engine):
         Settings().sampling(),
         Settings().max_new_tokens,
         started_on=conversation.created_at.astimezone().date(),
+        on_overflow=Settings().context_policy,
     )
     (_, reply) = store.messages(conversation.id)
     assert (reply.role, reply.state, reply.model) == (Role.ASSISTANT, MessageState.STREAMING, "tiny")
