@@ -27,11 +27,11 @@ from app.errors import (
     StorageError,
 )
 from app.history import History, history_of, well_formed
-from app.store.removal import Removed
 from app.model_switch import FindModel, ModelSwitch
 from app.replies import Replies
 from app.reply import Reply
 from app.settings import Settings
+from app.store.removal import Removed
 from app.title import title_from
 from engine.protocol.commands import (
     ChatMessage,

@@ -14,7 +14,8 @@ _FENCE = re.compile(r"`{3,}")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`messages` for the engine; `sources` holds, for each but the system prompt, the id of the message it begins with."""
+    """`messages` for the engine; `sources`: the id of the stored message that each one, but the system prompt, begins with.
+    """
 
     messages: tuple[ChatMessage, ...]
     sources: tuple[int, ...]
