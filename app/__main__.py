@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from app import cli
 from app.engine_port import EngineService, engine_config
-from app.errors import AlreadyRunningError, AppError, StorageError
+from app.errors import AlreadyRunningError, AppError
 from app.log_setup import logging_to
 from app.paths import DataPaths, resources_dir
 from engine.protocol.config import EngineConfig
@@ -105,27 +105,22 @@ def _run_window(application: QApplication, paths: DataPaths, store: Conversation
 
     from app.chat_session import ChatSession
     from app.engine_bridge import EngineBridge
+    from app.live_settings import LiveSettings
     from app.model_library import ModelLibrary
-    from app.settings import Settings, load_settings, save_settings
+    from app.settings import load_settings
     from app.single_instance import InstanceServer
     from ui.main_window import MainWindow
 
     settings = load_settings(paths.settings)
     bridge = EngineBridge()
     engine = _make_engine(engine_config(paths, settings), bridge.deliver)
-    session = ChatSession(store, engine, settings)
-    bridge.event_arrived.connect(session.handle)
     library = ModelLibrary(resources_dir(), paths.data_dir)
+    session = ChatSession(store, engine, settings, find_model=library.resolve)
+    bridge.event_arrived.connect(session.handle)
     bridge.event_arrived.connect(library.handle)
 
-    def on_settings_changed(changed: Settings) -> None:
-        session.settings_changed(changed)
-        try:
-            save_settings(paths.settings, changed)
-        except StorageError as error:
-            _log.warning("The settings were not saved: %s", error)
-
-    window = MainWindow(session, store, bridge, engine, library, settings, on_settings_changed)
+    live_settings = LiveSettings(paths, settings, session, engine)
+    window = MainWindow(session, store, bridge, engine, library, settings, live_settings.change)
     server = InstanceServer(paths)
 
     def on_raise_asked() -> None:

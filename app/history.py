@@ -14,8 +14,7 @@ _FENCE = re.compile(r"`{3,}")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`messages` for the engine; `sources`: the id of the stored message that each one, but the system prompt, begins with.
-    """
+    """`messages` for the engine; `sources`: with which stored message each of them, but the system prompt, begins."""
 
     messages: tuple[ChatMessage, ...]
     sources: tuple[int, ...]

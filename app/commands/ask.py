@@ -25,6 +25,7 @@ from engine.protocol.events import (
     SnapshotNotSaved,
     SnapshotSaved,
     TextArrived,
+    ViewMoved,
 )
 from engine.protocol.misses import SaveProblem
 
@@ -120,6 +121,10 @@ def _follow(call: Call, run: EngineRun, turn: _Turn, load_id: str, conversation_
             case TextArrived() if event.request_id == turn.request_id and event.text:
                 run.progress.clear()
                 _stream(call, run, turn, event.text, conversation_id)
+            case ViewMoved(is_ahead=False) if event.request_id == turn.request_id:
+                call.note(
+                    f"The context is full: the oldest {event.num_dropped} messages are no longer read by the model."
+                )
             case Finished() if event.request_id == turn.request_id:
                 if turn.has_text:
                     _stream(call, run, turn, "\n", conversation_id)
