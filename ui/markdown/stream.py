@@ -10,10 +10,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from ui.markdown.blocks import Block, Code, read_blocks
+from ui.markdown.blocks import Block, Code, Maths, Paragraph, Span
+from ui.markdown.maths import IS_WHOLE
+from ui.markdown.parser import markdown_parser
+from ui.markdown.reader import fenced, read_blocks
 
 _LONGEST_OPEN_BLOCK = 6000  # characters; a longer open block is closed at its last line or word
 _SURE_AFTER = 8  # characters of the last block before the one above it counts as finished ("2" may become "2. item")
@@ -32,8 +34,8 @@ class MarkdownStream:
     def __init__(self) -> None:
         self.num_parses = 0
         self.parsed_characters = 0
-        self._parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-        self._references: dict[str, Any] = {}
+        self._parser = markdown_parser()
+        self._env: dict[str, Any] = {}  # link references, which later blocks may use
         self._source = ""
         self._fence: _Fence | None = None
 
@@ -46,7 +48,7 @@ class MarkdownStream:
                 self._open_fence_at_start()
             if self._fence is not None:
                 if not self._close_fence(finished):
-                    return Update(tuple(finished), (self._fence.block(self._source),))
+                    return Update(tuple(finished), (self._fence.open_block(self._source),))
                 continue
             tokens = self._parse(self._source)
             start_line = _start_of_last_block(tokens)
@@ -65,6 +67,7 @@ class MarkdownStream:
 
     def finish(self) -> Update:
         """The reply is whole: what is open is finished."""
+        self._env[IS_WHOLE] = True
         if self._fence is not None:
             block: tuple[Block, ...] = (self._fence.block(self._source),)
         else:
@@ -75,7 +78,7 @@ class MarkdownStream:
     def _parse(self, source: str) -> list[Token]:
         self.num_parses += 1
         self.parsed_characters += len(source)
-        return self._parser.parse(source, self._references)
+        return self._parser.parse(source, self._env)
 
     def _open_fence_at_start(self) -> None:
         self._source = self._source.lstrip("\n")
@@ -113,13 +116,18 @@ class _Fence:
         self._indent = indent
         self._info = info
 
-    def block(self, source: str) -> Code:
+    def open_block(self, source: str) -> Block:
+        """What to show while it grows: of a formula its source."""
+        block = self.block(source)
+        return Paragraph((Span(block.latex, code=True),)) if isinstance(block, Maths) else block
+
+    def block(self, source: str) -> Code | Maths:
         last = source.rsplit("\n", 1)[-1].strip()
         if last and self._marker.startswith(last):  # perhaps the closing line, half arrived
             source = source[: source.rfind("\n") + 1]
         if self._indent:
             source = re.sub(rf"^ {{1,{self._indent}}}", "", source, flags=re.MULTILINE)
-        return Code(source.removesuffix("\n"), self._info)
+        return fenced(source, self._info)
 
 
 def parse_markdown(text: str) -> tuple[Block, ...]:

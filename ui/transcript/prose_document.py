@@ -19,7 +19,7 @@ from PySide6.QtGui import (
     QTextTableFormat,
 )
 
-from ui.markdown.blocks import Block, Paragraph, Rule, Span, Table
+from ui.markdown.blocks import Block, Maths, Paragraph, Rule, Span, Table
 from ui.theme import mono_font, ui_font
 from ui.tokens import LINE_HEIGHT_PX, TEXT_PX, Tokens
 from ui.transcript.flow_text import QUOTE_PROPERTY, RULE_PROPERTY
@@ -56,6 +56,8 @@ class ProseWriter:
                     self._write_paragraph(cursor, block)
                 case Table():
                     self._write_table(cursor, block)
+                case Maths():
+                    self._write_paragraph(cursor, Paragraph((Span(block.latex, code=True),), depth=block.depth))
                 case Rule():
                     self._start_block(cursor, self._block_format(8, 8, rule=True), QTextCharFormat())
                 case _:
