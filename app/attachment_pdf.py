@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 MOST_S = 60.0
 _HEADER_WITHIN = 1024
 # What pypdf lets through from a file that breaks the format; it has no common base for them.
-_DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, AssertionError)
-_DAMAGE += (NotImplementedError, struct.error, zlib.error, EOFError, OSError, MemoryError)
+_DAMAGE: tuple[type[Exception], ...] = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, AssertionError),
+    *(NotImplementedError, struct.error, zlib.error, EOFError, OSError, MemoryError),
+)
 
 
 def is_pdf(data: bytes) -> bool:

@@ -47,8 +47,8 @@ def _decoded(data: bytes) -> str | None:
     if data.startswith((*_PICTURES, *_ARCHIVES, *_PROGRAMS)):
         return None
     if b"\0" in data:
-        encoding = _wide_encoding(data)
-        return _mended(data, encoding) if encoding else None
+        wide = _wide_encoding(data)
+        return _mended(data, wide) if wide else None
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
