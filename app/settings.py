@@ -116,7 +116,7 @@ class Settings:
         metadata=_setting(
             Group.REPLIES,
             "Model",
-            "Model that answers, by name or path; empty is the one that comes with Ember.",
+            "Model that answers where a chat has none of its own.",
             effect=Effect.NEXT_LOAD,
         ),
     )

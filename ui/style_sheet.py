@@ -86,6 +86,38 @@ QFrame#codeHead { background: transparent; border: none; border-bottom: 1px soli
 QFrame#notice { background: $code; border: 1px solid $line; border-left: 3px solid $accent; border-radius: 8px; }
 QFrame#undoBar { background: $surface; border: 1px solid $line; border-radius: ${control}px; }
 
+QComboBox, QAbstractSpinBox { background: $surface; color: $text; border: 1px solid $line;
+    border-radius: ${control}px; padding: 3px 8px; min-height: 22px;
+    selection-background-color: $selection_text_behind; selection-color: $text; }
+QComboBox { padding-left: 10px; }
+QComboBox:focus, QAbstractSpinBox:focus { border: 2px solid $accent; padding: 2px 7px; }
+QComboBox:focus { padding-left: 9px; }
+QComboBox:disabled, QAbstractSpinBox:disabled { color: $muted; background: $window; }
+QComboBox::drop-down { border: none; width: 22px; }
+QComboBox::down-arrow { image: url("$arrow_down"); width: 14px; height: 14px; }
+QComboBox QAbstractItemView { background: $surface; color: $text; border: 1px solid $line;
+    selection-background-color: $selection; selection-color: $text; padding: 4px; }
+QAbstractSpinBox::up-button, QAbstractSpinBox::down-button { border: none; background: transparent; width: 20px;
+    subcontrol-origin: border; margin-right: 3px; }
+QAbstractSpinBox::up-button { subcontrol-position: top right; margin-top: 2px; }
+QAbstractSpinBox::down-button { subcontrol-position: bottom right; margin-bottom: 2px; }
+QAbstractSpinBox::up-arrow { image: url("$arrow_up"); width: 12px; height: 12px; }
+QAbstractSpinBox::down-arrow { image: url("$arrow_down"); width: 12px; height: 12px; }
+QSlider::groove:horizontal { height: 4px; border-radius: 2px; background: $line; }
+QSlider::sub-page:horizontal { height: 4px; border-radius: 2px; background: $accent; }
+QSlider::handle:horizontal { width: 14px; height: 14px; margin: -6px 0px; border-radius: 8px; background: $surface;
+    border: 1px solid $muted; }
+QSlider::sub-page:horizontal:disabled { background: $muted; }
+QPlainTextEdit[kind="field"] { background: $surface; border: 1px solid $line; border-radius: ${control}px;
+    padding: 4px 6px; }
+QPlainTextEdit[kind="field"]:focus { border: 2px solid $accent; padding: 3px 5px; }
+QListWidget#settingsGroups { border: 1px solid transparent; border-radius: ${control}px; }
+QListWidget#settingsGroups:focus { border: 1px solid $accent; }
+QListWidget#settingsGroups::item { padding: 7px 10px; border-radius: 6px; color: $text; }
+QListWidget#settingsGroups::item:hover { background: $hover; }
+QListWidget#settingsGroups::item:selected { background: $selection; color: $text; }
+QWidget#settingsContent { background: transparent; }
+
 QMenu { background: $surface; color: $text; border: 1px solid $line; border-radius: ${control}px; padding: 4px; }
 QMenu::item { padding: 6px 28px 6px 12px; border-radius: 4px; background: transparent; }
 QMenu::item:selected { background: $selection; color: $text; }
@@ -125,7 +157,9 @@ def style_sheet(tokens: Tokens) -> str:
         thumb=tokens.line,
         focus_line=_mix(tokens.line, tokens.accent, 0.55),
         selection_text_behind=_mix(tokens.accent_behind, tokens.accent, 0.18),
-        check=(resources_dir() / "icons" / f"check_{'dark' if tokens.is_dark else 'light'}.svg").as_posix(),
+        check=_themed_icon("check", tokens),
+        arrow_down=_themed_icon("arrow_down", tokens),
+        arrow_up=_themed_icon("arrow_up", tokens),
         control=RADIUS_CONTROL,
         composer=RADIUS_COMPOSER,
         title=TITLE_PX,
@@ -133,6 +167,10 @@ def style_sheet(tokens: Tokens) -> str:
         secondary=SECONDARY_PX,
         small=SMALL_PX,
     )
+
+
+def _themed_icon(name: str, tokens: Tokens) -> str:
+    return (resources_dir() / "icons" / f"{name}_{'dark' if tokens.is_dark else 'light'}.svg").as_posix()
 
 
 def _mix(first: str, second: str, share: float) -> str:

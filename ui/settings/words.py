@@ -39,7 +39,7 @@ def effect_words(effect: Effect) -> str:
     """When a new value counts; "" where that is at once."""
     return {
         Effect.AT_ONCE: "",
-        Effect.NEXT_LOAD: _tr("The model is loaded again."),
+        Effect.NEXT_LOAD: _tr("A change loads the model again."),
         Effect.NEXT_START: _tr("Counts from Ember's next start on."),
     }[effect]
 
@@ -52,7 +52,7 @@ def field_words(name: str) -> FieldWords:
 def choice_words(name: str) -> dict[str, str]:
     """The values that a field can be chosen from, in words. Raises KeyError for a field without words."""
     as_system = _tr("As the system")
-    return {
+    choices: dict[str, dict[str, str]] = {
         "language": {"system": as_system, **LANGUAGES},
         "theme": {"system": as_system, "light": _tr("Light"), "dark": _tr("Dark")},
         "send_with": {"enter": _tr("Enter"), "ctrl+enter": _tr("Ctrl+Enter")},
@@ -63,18 +63,19 @@ def choice_words(name: str) -> dict[str, str]:
         },
         "context_policy": {
             ContextPolicy.STOP: _tr("Stop and say so"),
-            ContextPolicy.DROP_OLDEST: _tr("Go on; the model forgets the oldest messages"),
-            ContextPolicy.COMPRESS: _tr("Go on; the model's memory of the chat is thinned out"),
+            ContextPolicy.DROP_OLDEST: _tr("Go on, forget the oldest messages"),
+            ContextPolicy.COMPRESS: _tr("Go on with a thinned-out memory"),
         },
         "kv_precision": {
-            "auto": _tr("Full, lower when memory is short"),
+            "auto": _tr("Full, or less if memory is short"),
             "int8": _tr("8 bit (int8)"),
             "balanced": _tr("K 8 bit, V 4 bit (balanced)"),
             "compact": _tr("4 bit (compact)"),
             "bnb-8bit": _tr("8 bit (bitsandbytes)"),
             "bnb-nf4": _tr("4 bit (NF4)"),
         },
-    }[name]
+    }
+    return choices[name]
 
 
 def _general(name: str) -> tuple[str, str] | None:
@@ -95,7 +96,7 @@ def _general(name: str) -> tuple[str, str] | None:
 def _replies(name: str) -> tuple[str, str] | None:
     match name:
         case "model":
-            return _tr("Model"), _tr("Model that answers, by name or path; empty is the one that comes with Ember.")
+            return _tr("Model"), _tr("Model that answers where a chat has none of its own.")
         case "weights":
             return _tr("Weights"), _tr(
                 "Precision the model's weights are stored in: fewer bits take less memory and answer less exactly."

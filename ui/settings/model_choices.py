@@ -1,0 +1,28 @@
+"""The installed models as choices of a combo box."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QCoreApplication
+
+from app.model_library import ModelLibrary
+
+
+def _tr(source: str) -> str:
+    return QCoreApplication.translate("Settings", source)
+
+
+def model_choices(library: ModelLibrary) -> dict[str, str]:
+    """Value of `Settings.model` -> words. The model that comes with Ember is "", wherever it lies."""
+    choices = {"": _tr("The one that comes with Ember")}
+    for entry in library.models():
+        if entry.is_default:
+            choices[""] = _tr("{name} (default)").format(name=entry.name)
+        else:
+            choices[entry.name] = entry.name
+    return choices
+
+
+def shown_model(model: str, library: ModelLibrary) -> str:
+    """The choice that stands for this setting: the model that comes with Ember may be called by its name, too."""
+    own = {entry.name for entry in library.models() if entry.is_default}
+    return "" if model in own else model
