@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from app.conversation import Attachment, ChatOptions, Conversation, Draft, Message, MessageState
@@ -65,6 +66,8 @@ def attachments_to_json(attachments: Sequence[Attachment]) -> str | None:
 
 def attachments_from_json(text: str | None) -> tuple[Attachment, ...]:
     """The attachments; without those that cannot be read."""
+    if text is None:
+        return ()
     found = []
     for stored in _list(text):
         try:
@@ -98,9 +101,9 @@ def options_from_json(text: str | None) -> ChatOptions:
     return ChatOptions(**chosen)  # type: ignore[arg-type]  # which of them are whole numbers is told above
 
 
-def _list(text: str | None) -> list[Any]:
+def _list(text: str) -> list[Any]:
     try:
-        stored = json.loads(text) if text is not None else []
+        stored = json.loads(text)
     except (ValueError, RecursionError):
         stored = None
     if not isinstance(stored, list):
@@ -141,12 +144,21 @@ def statistics_from_json(text: str | None) -> TurnStatistics | None:
     try:
         stored = json.loads(text)
         cache = CacheReading(**_known(CacheReading, stored["cache"]))
-        return TurnStatistics(**_known(TurnStatistics, stored) | {"cache": cache})
+        stored["cache"] = cache
+        return TurnStatistics(**_known(TurnStatistics, stored))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         _log.warning("The statistics of a message cannot be read: %s", error)
         return None
 
 
 def _known(record: type[CacheReading | TurnStatistics], stored: dict[str, Any]) -> dict[str, Any]:
-    names = {known.name for known in fields(record)}
+    """Without what a later version added."""
+    names = _names(record)
+    if stored.keys() <= names:
+        return stored
     return {name: value for name, value in stored.items() if name in names}
+
+
+@cache
+def _names(record: type[CacheReading | TurnStatistics]) -> frozenset[str]:
+    return frozenset(known.name for known in fields(record))

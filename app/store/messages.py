@@ -85,7 +85,8 @@ class Messages(Folders):
             if parent_id is not None:
                 for ancestor in tree.path(parent_id):
                     self._select(conversation_id, tree.siblings(ancestor), ancestor, tree)
-            self._select(conversation_id, tree.children(parent_id), None, tree)
+            siblings = tree.children(parent_id)
+            self._select(conversation_id, siblings, None, tree)
             row: dict[str, object] = {
                 "conversation_id": conversation_id,
                 "role": role.value,
@@ -98,7 +99,9 @@ class Messages(Folders):
             }
             message_id = self._insert(f"{schema_of(conversation_id)}.messages", row)
             self._touch(conversation_id)
-        return self.message(message_id)
+        (kept,) = self._query(f"SELECT * FROM {schema_of(message_id)}.messages WHERE id = ?", message_id)
+        number = len(siblings) + 1
+        return message_from(kept, parent_id, (number, number))
 
     def update_reply(
         self, message_id: int, *, text: str, token_ids: tuple[int, ...] | None, tokenizer_id: str | None
@@ -156,11 +159,10 @@ class Messages(Folders):
 
     def _tree_of(self, conversation_id: str) -> MessageTree:
         """Read from an index alone: the texts are not touched."""
-        rows = self._query(
-            f"SELECT id, parent_id, is_selected FROM {schema_of(conversation_id)}.messages WHERE conversation_id = ?",
-            conversation_id,
-        )
-        return MessageTree(Link(row["id"], row["parent_id"], bool(row["is_selected"])) for row in rows)
+        links = f"SELECT id, parent_id, is_selected FROM {schema_of(conversation_id)}.messages WHERE conversation_id = ?"
+        with self._failures_told():
+            rows = self._open_db.execute(links, [conversation_id]).fetchall()
+        return MessageTree(Link(id_, parent_id, bool(is_selected)) for id_, parent_id, is_selected in rows)
 
     def _around(self, message_id: int) -> tuple[str, MessageTree]:
         """The conversation of a message and its tree. Raises UnknownMessageError."""
