@@ -1,23 +1,40 @@
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from itertools import permutations
 
 import pytest
-from PySide6.QtCore import QModelIndex, Qt
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, Qt
 from PySide6.QtGui import QImage
-from PySide6.QtTest import QTest
+from PySide6.QtTest import QAbstractItemModelTester, QTest
 from PySide6.QtWidgets import QLineEdit, QMenu
+from pytestqt.qtbot import QtBot
 
+from app.conversation import Folder
 from app.errors import UnknownConversationError
 from engine.protocol.commands import Forget, Pin
 from engine.protocol.events import CacheState
+from tests.ui.chats import chat, chats, row, show, titles
 from tests.ui.conftest import Desk, OpenDesk
-from ui.sidebar.conversation_model import Group, ListRole, Warmth, group_of
+from ui.sidebar.conversation_list import ConversationList
+from ui.sidebar.conversation_model import ListRole
+from ui.sidebar.list_changes import list_changes
+from ui.sidebar.list_rows import Group, HeadingRow, heading_of
+from ui.sidebar.warmth import Warmth
+from ui.theme import Theme
 
 
-def titles(desk: Desk) -> list[str]:
-    model = desk.window.sidebar.model
-    return [str(model.index(row, 0).data()) for row in range(model.rowCount())]
+@pytest.fixture
+def sidebar(qtbot: QtBot, theme: Theme) -> ConversationList:
+    """The list alone, as high as twenty rows."""
+    found = ConversationList(theme)
+    qtbot.addWidget(found)
+    found.resize(264, 860)
+    found.show()
+    qtbot.waitExposed(found)
+    return found
 
 
 def index_of(desk: Desk, conversation_id: str) -> QModelIndex:
@@ -33,18 +50,194 @@ def two(open_desk: OpenDesk) -> tuple[Desk, str, str]:
     return desk, ids[0], ids[1]
 
 
+# order and headings
+
+
 @pytest.mark.parametrize(
-    ("days", "group"),
-    [(0, Group.TODAY), (1, Group.YESTERDAY), (2, Group.PREVIOUS_WEEK), (7, Group.PREVIOUS_WEEK), (8, Group.OLDER)],
+    ("days", "heading"),
+    [
+        (-1, HeadingRow(Group.TODAY)),
+        (0, HeadingRow(Group.TODAY)),
+        (1, HeadingRow(Group.YESTERDAY)),
+        (2, HeadingRow(Group.PREVIOUS_WEEK)),
+        (7, HeadingRow(Group.PREVIOUS_WEEK)),
+        (8, HeadingRow(Group.PREVIOUS_MONTH)),
+        (30, HeadingRow(Group.PREVIOUS_MONTH)),
+        (31, HeadingRow(Group.MONTH, date(2026, 4, 1))),
+        (400, HeadingRow(Group.MONTH, date(2025, 4, 1))),
+    ],
 )
-def test_date_groups(days: int, group: Group) -> None:
+def test_date_groups(days: int, heading: HeadingRow) -> None:
     noon = datetime(2026, 5, 20, 12, tzinfo=UTC).astimezone()
-    assert group_of(noon - timedelta(days=days), date(2026, 5, 20)) is group
+    assert heading_of(noon - timedelta(days=days), date(2026, 5, 20)) == heading
+
+
+def test_incognito_chats_come_first_then_pinned_ones_folders_and_dates(sidebar: ConversationList) -> None:
+    show(
+        sidebar,
+        chat("new"),
+        chat("secret", is_incognito=True),
+        chat("filed", folder=1),
+        chat("loose", days=1),
+        chat("dear", days=2, is_pinned=True, folder=1),
+        chat("old", days=100),
+        folders=[Folder(2, "Empty"), Folder(1, "Work")],
+    )
+    month = (datetime.now().astimezone() - timedelta(days=100)).strftime("%B %Y")
+    assert titles(sidebar) == [
+        *["Incognito: kept in memory only, gone when Ember closes", "secret"],
+        *["Pinned", "dear"],
+        *["Folders", "Empty", "Work", "filed"],
+        *["Today", "new", "Yesterday", "loose", month, "old"],
+    ]
+
+
+def test_titles_are_shown_composed_and_on_one_line(sidebar: ConversationList) -> None:
+    decomposed = "\u1112\u1161\u11ab\u1100\u1173\u11af"
+    show(sidebar, chat(decomposed), chat("a\n\tb\u2028c"), chat("\u202eright"))
+    assert titles(sidebar) == ["Today", "한글", "a b c", "right"]
+
+
+def test_a_row_tells_a_screen_reader_title_place_pin_and_warmth(sidebar: ConversationList) -> None:
+    show(
+        sidebar,
+        chat("secret", is_incognito=True),
+        chat("dear", is_pinned=True, folder=1),
+        chat("filed", folder=1),
+        chat("loose", days=1),
+        folders=[Folder(1, "Work")],
+    )
+    sidebar.model.set_warmth("loose", Warmth(CacheState.COLD))
+    role = Qt.ItemDataRole.AccessibleTextRole
+    assert row(sidebar, "secret").data(role) == "secret, Incognito"
+    assert row(sidebar, "dear").data(role) == "dear, Folder Work, Pinned: its cache goes last"
+    assert row(sidebar, "Work").data(role) == "Folder Work, 1 chat, expanded"
+    assert row(sidebar, "filed").data(role) == "filed, Folder Work"
+    assert row(sidebar, "loose").data(role) == "loose, Yesterday, Cold: the next message reads the whole chat first"
+
+
+def test_a_title_that_looks_like_html_stays_text_in_its_tooltip(sidebar: ConversationList) -> None:
+    show(sidebar, chat("<b>bold</b>"))
+    assert "&lt;b&gt;bold&lt;/b&gt;" in row(sidebar, "<b>bold</b>").data(Qt.ItemDataRole.ToolTipRole)
+
+
+def test_the_cost_is_told_where_it_is_known_and_forgotten_with_the_state_it_was_of(sidebar: ConversationList) -> None:
+    show(sidebar, chat("a"))
+    model, tooltip = sidebar.model, Qt.ItemDataRole.ToolTipRole
+    model.set_warmth("a", Warmth(CacheState.COLD))
+    sidebar.set_cost("a", 6120, 14.2)
+    assert row(sidebar, "a").data(tooltip) == "a\nCold: will read 6,120 tokens, about 14 s"
+    sidebar.set_cost("a", 6120, None)
+    assert row(sidebar, "a").data(tooltip) == "a\nCold: will read 6,120 tokens"
+    model.set_warmth("a", Warmth(CacheState.ON_DISK, 6120, 148_000_000, "bf16"))
+    assert "resumes without reading" in row(sidebar, "a").data(tooltip)
+    sidebar.set_cost("a", 12, 0.1)
+    assert row(sidebar, "a").data(tooltip) == "a\nOn disk (6,120 tokens, 148 MB): resumes in about 0.10 s"
+
+
+def test_after_midnight_a_chat_of_today_is_one_of_yesterday(sidebar: ConversationList) -> None:
+    show(sidebar, chat("a"))
+    sidebar.model._today = lambda: datetime.now().astimezone().date() + timedelta(days=1)
+    sidebar._midnight.timeout.emit()
+    assert titles(sidebar) == ["Yesterday", "a"]
+    assert 0 < sidebar._midnight.remainingTime() <= 24 * 3_600_000 + 1000
+
+
+# a refresh
+
+
+def test_any_order_becomes_any_other_by_differences(sidebar: ConversationList) -> None:
+    """Qt's own checker watches each step, and an index that is held stays with its row."""
+    QAbstractItemModelTester(sidebar.model, QAbstractItemModelTester.FailureReportingMode.Fatal)
+    held = chat("b", is_pinned=False)
+    show(sidebar, held)
+    index = QPersistentModelIndex(sidebar.model.index_of("b"))
+    for size in range(4):
+        for order in permutations("acd", size):
+            for place in range(size + 1):
+                names = [*order[:place], "b", *order[place:]]
+                show(sidebar, *(chat(name, is_pinned=name == "d") for name in names))
+                assert index.isValid()
+                assert index.data() == "b"
+                expected = [name for name in names if name != "d"]
+                assert [one for one in titles(sidebar) if one in "abc"] == expected
+
+
+def test_only_what_differs_is_told() -> None:
+    old = [("chat", name) for name in "abcdef"]
+    changes = list_changes(old, [("chat", name) for name in "fabXYe"])
+    assert changes.removed == [(2, 3)]
+    assert (changes.is_reordered, "".join(name for _, name in changes.kept)) == (True, "fabe")
+    assert changes.inserted == [(3, 4)]
+    assert list_changes(old, old).is_reordered is False
+
+
+def test_selection_scroll_position_and_an_open_editor_survive_a_refresh(sidebar: ConversationList) -> None:
+    many = chats(200)
+    show(sidebar, *many)
+    sidebar.select("chat 0100")
+    view = sidebar.view
+    before = view.visualRect(row(sidebar, "chat 0100")).top()
+    assert view.verticalScrollBar().value() > 0
+    sidebar.edit_title("chat 0100")
+    editor = view.viewport().findChild(QLineEdit)
+    assert editor is not None
+    editor.setText("half a ti")
+    editor.setCursorPosition(4)
+    changed = [
+        chat("brand new"),
+        chat("chat 0150"),
+        *many[:100],
+        replace(many[100], num_messages=4),
+        *many[101:150],
+        *many[151:],
+    ]
+    sidebar.model.set_warmth("chat 0100", Warmth(CacheState.COLD))
+    show(sidebar, *changed)
+    assert view.visualRect(row(sidebar, "chat 0100")).top() == before
+    assert [index.data() for index in view.selectedIndexes()] == ["chat 0100"]
+    assert (editor.isVisible(), editor.text(), editor.cursorPosition()) == (True, "half a ti", 4)
+    QTest.keyClick(editor, Qt.Key.Key_Return)
+    assert sidebar.model.index_of("chat 0100").data() == "half a ti"
+
+
+def test_a_list_at_its_top_shows_the_chat_that_moves_there(sidebar: ConversationList) -> None:
+    many = chats(100)
+    show(sidebar, *many)
+    show(sidebar, many[99], *many[:99])
+    assert sidebar.view.verticalScrollBar().value() == 0
+    assert sidebar.view.indexAt(sidebar.view.viewport().rect().topLeft()).data() in ("Today", "Previous 7 days")
+
+
+def test_no_chat_is_chosen_when_the_one_with_the_cursor_goes(sidebar: ConversationList) -> None:
+    show(sidebar, chat("a"), chat("b"), chat("c"))
+    chosen: list[str] = []
+    sidebar.view.setCurrentIndex(row(sidebar, "b"))
+    sidebar.chosen.connect(chosen.append)
+    show(sidebar, chat("a"), chat("c"))
+    assert chosen == []
+
+
+def test_a_refresh_of_a_thousand_chats_takes_less_than_30_ms(sidebar: ConversationList) -> None:
+    many = chats(1000)
+    show(sidebar, *many)
+    took = []
+    for number in range(7):
+        many.insert(0, many.pop(500 + number))
+        began = time.perf_counter()
+        show(sidebar, *many)
+        sidebar.view.visualRect(sidebar.model.index(0, 0))  # lays the rows out
+        sidebar.view.viewport().repaint()
+        took.append(time.perf_counter() - began)
+    assert sorted(took)[3] < 0.03, took
+
+
+# choosing and keys
 
 
 def test_rows_are_grouped_and_choosing_one_opens_it(two: tuple[Desk, str, str]) -> None:
     desk, first, second = two
-    assert titles(desk) == ["Today", "제주 여행", "Tax letter"]
+    assert titles(desk.window.sidebar) == ["Today", "제주 여행", "Tax letter"]
     desk.window.sidebar.view.setCurrentIndex(index_of(desk, first))
     assert desk.window.controller.current == first
     assert desk.window.header.title.full_text == "Tax letter"
@@ -53,27 +246,17 @@ def test_rows_are_grouped_and_choosing_one_opens_it(two: tuple[Desk, str, str]) 
     assert desk.window.windowTitle() == "제주 여행 – Ember"
 
 
-def test_the_filter_keeps_titles_that_hold_the_text(two: tuple[Desk, str, str]) -> None:
-    desk, *_ = two
-    desk.window.sidebar.filter.setText("TAX")
-    assert titles(desk) == ["Today", "Tax letter"]
-    desk.window.sidebar.filter.setText("제주")
-    assert titles(desk) == ["Today", "제주 여행"]
-    desk.window.sidebar.filter.setText("nothing")
-    assert titles(desk) == []
-
-
 def test_a_deleted_chat_is_hidden_at_once_and_comes_back_on_undo(two: tuple[Desk, str, str]) -> None:
     desk, first, _ = two
     desk.window.controller.open(first)
     desk.window.sidebar.view.setFocus()
     QTest.keyClick(desk.window.sidebar.view, Qt.Key.Key_Delete)
-    assert titles(desk) == ["Today", "제주 여행"]
+    assert titles(desk.window.sidebar) == ["Today", "제주 여행"]
     assert desk.window.controller.current is None
     assert desk.store.conversation(first).title == "Tax letter"
-    assert "Tax letter" in desk.window.sidebar.undo_bar._label.text()
+    assert "Tax letter" in desk.window.sidebar.undo_bar.words
     desk.window.sidebar.undo_bar.undo_button.click()
-    assert titles(desk) == ["Today", "제주 여행", "Tax letter"]
+    assert titles(desk.window.sidebar) == ["Today", "제주 여행", "Tax letter"]
     assert desk.window.controller.current == first
     assert not desk.window.sidebar.undo_bar.isVisible()
 
@@ -141,7 +324,7 @@ def test_the_mark_tells_where_a_chat_is(two: tuple[Desk, str, str]) -> None:
     assert index_of(desk, first).data(ListRole.WARMTH).state is CacheState.ON_DISK
     assert "resumes without reading" in index_of(desk, first).data(Qt.ItemDataRole.ToolTipRole)
     assert index_of(desk, second).data(ListRole.WARMTH) == Warmth(CacheState.COLD)
-    assert index_of(desk, second).data(Qt.ItemDataRole.AccessibleTextRole).startswith("제주 여행, Cold")
+    assert index_of(desk, second).data(Qt.ItemDataRole.AccessibleTextRole).startswith("제주 여행, Today, Cold")
 
 
 def test_a_reply_makes_its_chat_warm_and_a_snapshot_keeps_it_so(desk: Desk) -> None:
@@ -162,7 +345,7 @@ def test_the_chat_answered_last_moves_to_the_top(two: tuple[Desk, str, str]) -> 
     request = desk.send("again")
     desk.engine.finish(request, "sure")
     desk.settle()
-    assert titles(desk) == ["Today", "Tax letter", "제주 여행"]
+    assert titles(desk.window.sidebar) == ["Today", "Tax letter", "제주 여행"]
     assert desk.window.sidebar.view.currentIndex().data(ListRole.CONVERSATION_ID) == first
 
 
@@ -170,35 +353,31 @@ def pins(desk: Desk) -> list[frozenset[str]]:
     return [command.conversation_ids for command in desk.engine.commands if isinstance(command, Pin)]
 
 
-def test_a_chat_is_pinned_from_the_list_and_from_the_header(
-    two: tuple[Desk, str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chat_is_pinned_from_the_list(two: tuple[Desk, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QMenu, "popup", lambda menu, position: None)  # a platform without a screen has no pop-ups
     desk, first, second = two
-    sidebar, header = desk.window.sidebar, desk.window.header
+    sidebar = desk.window.sidebar
     sidebar.view.setCurrentIndex(index_of(desk, first))
-    position = sidebar.view.visualRect(index_of(desk, first)).center()
-    sidebar.view.customContextMenuRequested.emit(position)
-    assert not sidebar.pin_action.isChecked()
+
+    def open_menu() -> None:
+        sidebar.view.customContextMenuRequested.emit(sidebar.view.visualRect(index_of(desk, first)).center())
+
+    open_menu()
+    assert sidebar.pin_action.text() == "Pin"
+    assert "stands on top, and its cache goes last" in sidebar.pin_action.toolTip()
     sidebar.pin_action.trigger()
-    sidebar.view.customContextMenuRequested.emit(position)
-    assert sidebar.pin_action.isChecked()
+    assert titles(sidebar) == ["Pinned", "Tax letter", "Today", "제주 여행"]
+    open_menu()
+    assert sidebar.pin_action.text() == "Unpin"
     assert pins(desk) == [frozenset({first})]
     assert (desk.store.conversation(first).is_pinned, desk.store.conversation(second).is_pinned) == (True, False)
-    index = index_of(desk, first)
-    assert index.data(ListRole.IS_PINNED) is True
+    assert index_of(desk, first).data(ListRole.IS_PINNED) is True
     for role in (Qt.ItemDataRole.ToolTipRole, Qt.ItemDataRole.AccessibleTextRole):
-        assert "Kept in memory" in index.data(role)
-        assert "Kept in memory" not in index_of(desk, second).data(role)
-    header.more_menu.aboutToShow.emit()
-    (pin,) = [action for action in header.more_menu.actions() if action.isCheckable()]
-    assert (pin.text(), pin.isChecked(), pin.isEnabled()) == ("Keep chat in memory", True, True)
-    pin.trigger()
+        assert "Pinned: its cache goes last" in index_of(desk, first).data(role)
+        assert "Pinned" not in index_of(desk, second).data(role)
+    sidebar.pin_action.trigger()
     assert (pins(desk)[-1], desk.store.conversation(first).is_pinned) == (frozenset(), False)
-    desk.window.controller.open(None)
-    header.more_menu.aboutToShow.emit()
-    (pin,) = [action for action in header.more_menu.actions() if action.isCheckable()]
-    assert (pin.isChecked(), pin.isEnabled()) == (False, False)
+    assert titles(sidebar) == ["Today", "제주 여행", "Tax letter"]
 
 
 def test_the_pin_takes_its_room_from_the_title_and_leaves_the_other_rows_as_they_are(

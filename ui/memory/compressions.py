@@ -13,7 +13,8 @@ from ui.live_replies import LiveReplies
 from ui.memory.compress_dialog import CacheSizes, CompressChoice, CompressDialog
 from ui.memory.compression_words import CompressionFailed
 from ui.memory.precision_words import is_full
-from ui.sidebar.conversation_model import ConversationModel, Warmth
+from ui.sidebar.conversation_model import ConversationModel
+from ui.sidebar.warmth import Warmth
 
 _LEAST_RECENT, _MOST_RECENT, _RECENT_PART = 128, 512, 16  # tokens at the end that the engine keeps whole, about
 

@@ -1,140 +1,172 @@
-"""Paints a row of the conversation list: the warmth mark, the title, where known the precision, a pin if pinned."""
+"""Paints the rows of the conversation list: headings, folders, and chats with their warmth, precision or cost, pin."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPainterPath, QPen
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRect, QRectF, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QLineEdit, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from engine.protocol.events import CacheState
-from ui.memory.precision_words import FULL, is_full, kind_of, precision_mark
-from ui.sidebar.conversation_model import ListRole, Warmth
+from ui import numbers
+from ui.memory.precision_words import is_full, precision_mark
+from ui.sidebar.conversation_model import ListRole
+from ui.sidebar.list_rows import ChatRow, FolderRow, Group, HeadingRow
+from ui.sidebar.row_marks import MARK_PX, paint_mask, paint_pin, paint_triangle, paint_warmth
+from ui.sidebar.warmth import Cost, Warmth
 from ui.theme import Theme, ui_font
 from ui.tokens import RADIUS_CONTROL, SMALL_PX
 
-ROW_PX = 35
-HEADING_PX = 28
-_MARK = 9
+INDENT = 16
 _TEXT_X = 26
-_DARK_CENTRE = "#1F1B16"
-_PIN_WIDTH, _PIN_HEIGHT = 8, 12
+_FILLED = "filled"
 _Index = QModelIndex | QPersistentModelIndex
 
 
 class ConversationDelegate(QStyledItemDelegate):
+    """`drop_target` is the row that a dragged chat hangs over. Sizes come from the model, which is quicker."""
+
     def __init__(self, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
         self._theme = theme
-
-    def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:
-        return QSize(100, HEADING_PX if index.data(ListRole.IS_HEADING) else ROW_PX)
+        self.drop_target = QPersistentModelIndex()
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
         painter.save()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         rect: QRect = option.rect
-        if index.data(ListRole.IS_HEADING):
-            self._paint_heading(painter, rect, str(index.data()))
-        else:
-            self._paint_row(painter, rect, option.state, index)
+        row = index.data(ListRole.ROW)
+        is_dropped_on = self.drop_target.isValid() and self.drop_target.row() == index.row()
+        match row:
+            case ChatRow():
+                self._paint_chat(painter, rect, option.state, row, index, is_dropped_on)
+            case FolderRow():
+                self._paint_folder(painter, rect, option.state, row, str(index.data()), is_dropped_on)
+            case HeadingRow():
+                self._paint_heading(painter, rect, row, str(index.data()), is_dropped_on)
         painter.restore()
 
     def createEditor(self, parent: QWidget, option: QStyleOptionViewItem, index: _Index) -> QWidget:
         editor = QLineEdit(parent)
         editor.setMaxLength(200)
-        editor.setAccessibleName(self.tr("Title"))
+        is_folder = index.data(ListRole.FOLDER_ID) is not None
+        editor.setAccessibleName(self.tr("Folder name") if is_folder else self.tr("Title"))
         return editor
+
+    def setEditorData(self, editor: QWidget, index: _Index) -> None:
+        """Once: a refresh of the row must not take away what is being typed."""
+        if not editor.property(_FILLED):
+            editor.setProperty(_FILLED, True)
+            super().setEditorData(editor, index)
 
     def updateEditorGeometry(self, editor: QWidget, option: QStyleOptionViewItem, index: _Index) -> None:
         rect: QRect = option.rect
-        editor.setGeometry(rect.adjusted(_TEXT_X - 11, 1, 0, -1))
+        editor.setGeometry(rect.adjusted(_indent(index.data(ListRole.ROW)) + _TEXT_X - 11, 1, 0, -1))
 
-    def _paint_heading(self, painter: QPainter, rect: QRect, text: str) -> None:
+    def _paint_heading(self, painter: QPainter, rect: QRect, row: HeadingRow, text: str, is_dropped_on: bool) -> None:
+        colour = self._theme.color("text" if is_dropped_on else "muted")
+        painter.setPen(colour)
+        if row.group is Group.INCOGNITO:
+            paint_mask(painter, QRect(rect.left(), rect.top() + 10, rect.width(), 14), rect.left() + 22, colour)
+            painter.setPen(colour)
+            painter.setFont(ui_font(SMALL_PX))
+            painter.drawText(rect.adjusted(30, 0, -8, -5), int(_BOTTOM_LEFT | Qt.TextFlag.TextWordWrap), text)
+            return
         font = ui_font(SMALL_PX, QFont.Weight.DemiBold)
         font.setLetterSpacing(QFont.SpacingType.AbsoluteSpacing, 0.4)
         painter.setFont(font)
-        painter.setPen(self._theme.color("muted"))
         painter.drawText(rect.adjusted(8, 0, -8, -5), int(_BOTTOM_LEFT), text.upper())
 
-    def _paint_row(self, painter: QPainter, rect: QRect, state: QStyle.StateFlag, index: _Index) -> None:
-        is_selected = bool(state & QStyle.StateFlag.State_Selected)
-        if is_selected or state & QStyle.StateFlag.State_MouseOver:
-            ground = self._theme.color("selection")
-            ground.setAlphaF(1.0 if is_selected else 0.5)
+    def _paint_folder(
+        self, painter: QPainter, rect: QRect, state: QStyle.StateFlag, row: FolderRow, name: str, is_dropped_on: bool
+    ) -> None:
+        self._paint_ground(painter, rect, state, is_dropped_on=is_dropped_on)
+        muted = self._theme.color("text" if is_dropped_on or _is_hovered(state) else "muted")
+        paint_triangle(painter, QPointF(rect.left() + 12, rect.center().y() + 0.5), row.is_collapsed, muted)
+        right = _paint_right(painter, rect, rect.right() - 8, numbers.count(row.num_chats), muted)
+        self._paint_title(painter, rect.adjusted(_TEXT_X, 0, right - rect.right(), 0), name)
+
+    def _paint_chat(
+        self,
+        painter: QPainter,
+        rect: QRect,
+        state: QStyle.StateFlag,
+        row: ChatRow,
+        index: _Index,
+        is_dropped_on: bool,
+    ) -> None:
+        is_marked = bool(state & QStyle.StateFlag.State_Selected) or bool(index.data(ListRole.IS_OPEN))
+        self._paint_ground(painter, rect, state, is_marked=is_marked, is_dropped_on=is_dropped_on)
+        indent = _indent(row)
+        warmth: Warmth | None = index.data(ListRole.WARMTH)
+        if warmth is not None:
+            centre = QPointF(rect.left() + indent + 8 + MARK_PX / 2, rect.center().y() + 0.5)
+            paint_warmth(painter, centre, warmth, self._theme.tokens.precision)
+        quiet = self._theme.color("text" if is_marked or _is_hovered(state) else "muted")
+        right = rect.right() - 8
+        if row.conversation.is_incognito:
+            right = paint_mask(painter, rect, right, quiet)
+        if row.conversation.is_pinned:
+            right = paint_pin(painter, rect, right, quiet)
+        if mark := _mark_words(warmth, index.data(ListRole.COST)):
+            right = _paint_right(painter, rect, right, mark, quiet)
+        self._paint_title(painter, rect.adjusted(indent + _TEXT_X, 0, right - rect.right(), 0), str(index.data()))
+
+    def _paint_ground(
+        self,
+        painter: QPainter,
+        rect: QRect,
+        state: QStyle.StateFlag,
+        *,
+        is_marked: bool = False,
+        is_dropped_on: bool = False,
+    ) -> None:
+        if is_marked or is_dropped_on or _is_hovered(state):
+            ground = self._theme.color("accent_behind" if is_dropped_on else "selection")
+            ground.setAlphaF(1.0 if is_marked or is_dropped_on else 0.5)
             painter.setBrush(ground)
             painter.setPen(Qt.PenStyle.NoPen)
             painter.drawRoundedRect(rect, RADIUS_CONTROL, RADIUS_CONTROL)
-        if is_selected and state & QStyle.StateFlag.State_HasFocus:
+        if is_dropped_on or state & QStyle.StateFlag.State_HasFocus:
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.setPen(QPen(self._theme.color("accent"), 1))
-            painter.drawRoundedRect(
-                QRectF(rect).adjusted(0.5, 0.5, -0.5, -0.5), RADIUS_CONTROL - 0.5, RADIUS_CONTROL - 0.5
-            )
-        warmth: Warmth | None = index.data(ListRole.WARMTH)
-        if warmth is not None:
-            self._paint_mark(painter, rect, warmth)
-        quiet = self._theme.color("text" if is_selected else "muted")
-        right = rect.right() - 8
-        if index.data(ListRole.IS_PINNED):
-            right = self._paint_pin(painter, rect, right, quiet)
-        right = self._paint_precision(painter, rect, right, warmth, quiet)
+            radius = RADIUS_CONTROL - 0.5
+            painter.drawRoundedRect(QRectF(rect).adjusted(0.5, 0.5, -0.5, -0.5), radius, radius)
+
+    def _paint_title(self, painter: QPainter, room: QRect, title: str) -> None:
+        """At the left, cut at its end, whichever way it is read."""
         painter.setFont(ui_font())
         painter.setPen(self._theme.color("text"))
-        room = rect.adjusted(_TEXT_X, 0, right - rect.right(), 0)
-        title = QFontMetrics(painter.font()).elidedText(str(index.data()), Qt.TextElideMode.ElideRight, room.width())
-        painter.drawText(room, int(_CENTER_LEFT), title)
-
-    def _paint_mark(self, painter: QPainter, rect: QRect, warmth: Warmth) -> None:
-        """Filled: in memory. Half: on disk. Hollow: cold. Told apart without colour."""
-        precisions = self._theme.tokens.precision
-        hollow = QColor(precisions["on_disk"])
-        circle = QRectF(0, 0, _MARK, _MARK)
-        circle.moveCenter(QPointF(rect.left() + 8 + _MARK / 2, rect.center().y() + 0.5))
-        if warmth.state is CacheState.WARM:
-            kind = kind_of(warmth.precision)
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(QColor(precisions.get(kind, precisions[FULL])))
-            painter.drawEllipse(circle)
-            if kind == "kvzip":
-                painter.setBrush(QColor(_DARK_CENTRE))
-                painter.drawEllipse(circle.center(), _MARK / 6, _MARK / 6)
-            return
-        painter.setBrush(Qt.BrushStyle.NoBrush)
-        painter.setPen(QPen(hollow, 1.2))
-        ring = circle.adjusted(0.6, 0.6, -0.6, -0.6)
-        painter.drawEllipse(ring)
-        if warmth.state is CacheState.ON_DISK:
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(hollow)
-            painter.drawPie(ring, 90 * 16, 180 * 16)
-
-    def _paint_pin(self, painter: QPainter, rect: QRect, right: int, colour: QColor) -> int:
-        """A drawing pin, seen from the side; gives where what stands before it has to end."""
-        top = rect.center().y() - _PIN_HEIGHT / 2 + 0.5
-        middle = right - _PIN_WIDTH / 2
-        pin = QPainterPath(QPointF(middle - 3, top))
-        for x, y in ((3, 0), (3, 1.5), (2, 1.5), (2, 5), (4, 7.5), (-4, 7.5), (-2, 5), (-2, 1.5), (-3, 1.5)):
-            pin.lineTo(middle + x, top + y)
-        pin.closeSubpath()
-        painter.fillPath(pin, colour)
-        painter.setPen(QPen(colour, 1.2))
-        painter.drawLine(QPointF(middle, top + 7.5), QPointF(middle, top + _PIN_HEIGHT))
-        return right - _PIN_WIDTH - 7
-
-    def _paint_precision(
-        self, painter: QPainter, rect: QRect, right: int, warmth: Warmth | None, colour: QColor
-    ) -> int:
-        """Where what stands before it has to end: `right` itself when there is nothing to say."""
-        if warmth is None or warmth.state is CacheState.COLD or is_full(warmth.precision):
-            return right
-        mark = precision_mark(warmth.precision, warmth.kept)
-        painter.setFont(ui_font(SMALL_PX))
-        painter.setPen(colour)
-        width = QFontMetrics(painter.font()).horizontalAdvance(mark)
-        painter.drawText(rect.adjusted(0, 0, right - rect.right(), 0), int(_CENTER_RIGHT), mark)
-        return right - width - 8
+        shown = QFontMetrics(painter.font()).elidedText(title, Qt.TextElideMode.ElideRight, room.width())
+        painter.drawText(room, int(_CENTER_LEFT), shown)
 
 
-_CENTER_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+def _mark_words(warmth: Warmth | None, cost: Cost | None) -> str:
+    """The precision of a cache that is not whole; else how long it takes to go on, where that is known."""
+    if warmth is None:
+        return ""
+    if warmth.state is not CacheState.COLD and not is_full(warmth.precision):
+        return precision_mark(warmth.precision, warmth.kept)
+    if warmth.state is not CacheState.WARM and cost is not None and cost.seconds is not None:
+        return numbers.seconds(cost.seconds)
+    return ""
+
+
+def _paint_right(painter: QPainter, rect: QRect, right: int, words: str, colour: QColor) -> int:
+    """Gives where what stands before the words has to end."""
+    painter.setFont(ui_font(SMALL_PX))
+    painter.setPen(colour)
+    painter.drawText(rect.adjusted(0, 0, right - rect.right(), 0), int(_CENTER_RIGHT), words)
+    return right - QFontMetrics(painter.font()).horizontalAdvance(words) - 8
+
+
+def _indent(row: object) -> int:
+    return INDENT if isinstance(row, ChatRow) and row.is_indented else 0
+
+
+def _is_hovered(state: QStyle.StateFlag) -> bool:
+    return bool(state & QStyle.StateFlag.State_MouseOver)
+
+
+_CENTER_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignAbsolute
 _CENTER_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 _BOTTOM_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom

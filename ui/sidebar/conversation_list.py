@@ -1,35 +1,56 @@
-"""The sidebar: filter, New chat, the conversations, and undo for a moment after one was deleted."""
+"""The sidebar: search, New chat, the conversations in their groups, and undo for a moment after a deletion."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QItemSelectionModel, QModelIndex, QPoint, Qt, Signal, Slot
-from PySide6.QtGui import QAction, QKeySequence
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QLineEdit, QListView, QMenu, QPushButton, QVBoxLayout, QWidget
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 
-from app.conversation import Conversation
-from ui.icons import icon, pixmap
-from ui.sidebar.conversation_delegate import ConversationDelegate
+from PySide6.QtCore import QEvent, QItemSelectionModel, QModelIndex, QPoint, Qt, QTimer, Signal, Slot
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QVBoxLayout, QWidget
+
+from app.conversation import Conversation, Folder
+from ui.icons import pixmap
+from ui.sidebar.chat_menu import ChatMenu
 from ui.sidebar.conversation_model import ConversationModel, ListRole
+from ui.sidebar.conversation_view import ConversationView
+from ui.sidebar.key_label import key_label
+from ui.sidebar.new_chat_row import NewChatRow
+from ui.sidebar.scroll_anchor import ScrollAnchor
+from ui.sidebar.search_field import SearchField
+from ui.sidebar.search_results import SearchResults
+from ui.sidebar.search_room import Search, SearchRoom, search_titles
 from ui.sidebar.undo_bar import UndoBar
 from ui.theme import Theme
 
 _WIDTH = 264
 _NARROW_WIDTH = 208
+_Flag = QItemSelectionModel.SelectionFlag
 
 
 class ConversationList(QWidget):
     """Tells what was asked for; what it means is the window's."""
 
     chosen = Signal(str)
+    entered = Signal(str)  # Enter was pressed on a chat that is open: on to its text field
+    hit_chosen = Signal(str, object, str)  # a conversation, the id of a message in it or None, the words looked for
     new_requested = Signal()
-    delete_requested = Signal(str)
+    new_incognito_requested = Signal()
     renamed = Signal(str, str)
     pin_requested = Signal(str, bool)
+    move_requested = Signal(object, object)  # list of conversation ids, the folder's id or None
+    duplicate_requested = Signal(str)
+    export_requested = Signal(object, str)  # list of conversation ids, "markdown", "html" or "json"
+    delete_requested = Signal(object)  # list of conversation ids
+    folder_create_requested = Signal(object)  # list of the conversation ids to move into it, perhaps none
+    folder_renamed = Signal(int, str)
+    folder_delete_requested = Signal(int)
+    collapsed_changed = Signal(object)  # frozenset of folder ids
     compress_requested = Signal(str)
     undo_compression_requested = Signal(str)
     menu_about_to_show = Signal(str)
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, theme: Theme, parent: QWidget | None = None, *, search: Search | None = None) -> None:
+        """`search` looks through titles and texts; without it titles only are searched."""
         super().__init__(parent)
         self.setObjectName("sidebar")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
@@ -37,53 +58,74 @@ class ConversationList(QWidget):
         self._theme = theme
         self._current: str | None = None
         self.model = ConversationModel(self)
-        self.view = QListView()
-        self.filter = QLineEdit()
-        self.new_button = QPushButton()
+        self.view = ConversationView(self.model, theme)
+        self.filter = SearchField()
+        self.results = SearchResults(theme)
+        self.search = SearchRoom(
+            self.filter, self.results, self.model, search or (lambda query: search_titles(self.model, query)), self
+        )
+        self.new_row = NewChatRow(theme)
+        self.new_button = self.new_row.button
         self.undo_bar = UndoBar()
+        self.undo_bar.focus_after = self.view
+        self.menu = ChatMenu(self.view, self.model, self)
+        self.pin_action = self.menu.pin
+        self.compress_action = self.menu.compress
+        self.undo_compression_action = self.menu.undo_compression
         self._logo = QLabel()
-        self._filter_key = _key_label(self.filter)
-        self._new_key = _key_label(self.new_button)
-        self._delete = QAction(self)
-        self._rename = QAction(self)
-        self.pin_action = QAction(self, checkable=True)
-        self.compress_action = QAction(self)
-        self.undo_compression_action = QAction(self)
-        self._prepare_view()
+        self._filter_key = key_label(self.filter)
+        self._stack = QStackedWidget()
+        self._midnight = QTimer(self, singleShot=True)
         self._lay_out()
-        self.filter.textChanged.connect(self._on_filter_changed)
-        self.new_button.clicked.connect(self.new_requested)
-        self.model.renamed.connect(self.renamed)
-        self.pin_action.triggered.connect(self._on_pin_triggered)
-        self.compress_action.triggered.connect(self._on_compress_triggered)
-        self.undo_compression_action.triggered.connect(self._on_undo_compression_triggered)
-        theme.changed.connect(self._on_theme_changed)
+        self._wire()
         self._on_theme_changed()
         self._retranslate()
+        self._wait_for_midnight()
 
-    def show_conversations(self, conversations: list[Conversation]) -> None:
-        self.model.show_conversations(conversations)
-        self.select(self._current)
+    @property
+    def is_searching(self) -> bool:
+        return self.search.is_active
+
+    def show_conversations(self, conversations: Sequence[Conversation], folders: Sequence[Folder] = ()) -> None:
+        """Newest first. Selection, scroll position and an open editor stay."""
+        was_shown = self._is_shown(self._current)
+        with ScrollAnchor(self.view):
+            self.model.show_conversations(conversations, folders)
+        if not was_shown and self._is_shown(self._current):
+            self.select(self._current)
+        self.search.chats_changed()
 
     def select(self, conversation_id: str | None) -> None:
         """Mark the conversation that is shown, without choosing it again."""
+        is_other = conversation_id != self._current
         self._current = conversation_id
+        self.model.set_open(conversation_id)
         selection = self.view.selectionModel()
-        selection.blockSignals(True)
         index = self.model.index_of(conversation_id) if conversation_id else QModelIndex()
+        if index.isValid() and not is_other and selection.isSelected(index):
+            return
+        selection.blockSignals(True)
         if index.isValid():
-            selection.setCurrentIndex(index, QItemSelectionModel.SelectionFlag.ClearAndSelect)
+            selection.setCurrentIndex(index, _Flag.ClearAndSelect)
             self.view.scrollTo(index)
         else:
-            selection.clear()
+            selection.clearSelection()
         selection.blockSignals(False)
         self.view.viewport().update()
 
+    def set_collapsed(self, folder_ids: Collection[int]) -> None:
+        """The folders that are closed, as they were left."""
+        self.model.set_collapsed(folder_ids)
+
+    def set_cost(self, conversation_id: str, tokens: int, seconds: float | None) -> None:
+        """What a message to this chat would read first, and how long that takes where that is known."""
+        self.model.set_cost(conversation_id, tokens, seconds)
+
     def edit_title(self, conversation_id: str | None) -> None:
-        index = self.model.index_of(conversation_id) if conversation_id else QModelIndex()
-        if index.isValid():
-            self.view.setCurrentIndex(index)
-            self.view.edit(index)
+        self._edit(self.model.index_of(conversation_id) if conversation_id else QModelIndex())
+
+    def edit_folder(self, folder_id: int) -> None:
+        self._edit(self.model.index_of_folder(folder_id))
 
     @Slot()
     def focus_filter(self) -> None:
@@ -101,96 +143,112 @@ class ConversationList(QWidget):
     @Slot(QModelIndex, QModelIndex)
     def _on_current_changed(self, current: QModelIndex, _previous: QModelIndex) -> None:
         conversation_id = current.data(ListRole.CONVERSATION_ID) if current.isValid() else None
-        if conversation_id and conversation_id != self._current:
+        if conversation_id and conversation_id != self._current and not self.model.is_refreshing:
             self._current = conversation_id
+            self.model.set_open(conversation_id)
             self.chosen.emit(conversation_id)
 
     @Slot(str)
-    def _on_filter_changed(self, text: str) -> None:
-        self.model.set_filter(text)
-        self.select(self._current)
+    def _on_entered(self, conversation_id: str) -> None:
+        if conversation_id != self._current:
+            self._current = conversation_id
+            self.chosen.emit(conversation_id)
+        self.entered.emit(conversation_id)
+
+    @Slot(int, bool)
+    def _on_collapse_requested(self, folder_id: int, is_collapsed: bool) -> None:
+        before = self.model.collapsed
+        self.set_collapsed(before | {folder_id} if is_collapsed else before - {folder_id})
+        self.collapsed_changed.emit(self.model.collapsed)
+
+    @Slot()
+    def _on_search_started(self) -> None:
+        self._stack.setCurrentWidget(self.results)
+
+    @Slot()
+    def _on_search_ended(self) -> None:
+        had_focus = self.results.view.hasFocus()
+        self._stack.setCurrentWidget(self.view)
+        if had_focus:
+            self.view.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    @Slot(str)
+    def _on_filter_text_changed(self, text: str) -> None:
         self._filter_key.setVisible(not text)
 
     @Slot()
-    def _on_delete_triggered(self) -> None:
-        if conversation_id := self._conversation_at(self.view.currentIndex()):
-            self.delete_requested.emit(conversation_id)
-
-    @Slot()
-    def _on_rename_triggered(self) -> None:
-        if self._conversation_at(self.view.currentIndex()):
-            self.view.edit(self.view.currentIndex())
-
-    @Slot(bool)
-    def _on_pin_triggered(self, is_pinned: bool) -> None:
-        if conversation_id := self._conversation_at(self.view.currentIndex()):
-            self.pin_requested.emit(conversation_id, is_pinned)
-
-    @Slot()
-    def _on_compress_triggered(self) -> None:
-        if conversation_id := self._conversation_at(self.view.currentIndex()):
-            self.compress_requested.emit(conversation_id)
-
-    @Slot()
-    def _on_undo_compression_triggered(self) -> None:
-        if conversation_id := self._conversation_at(self.view.currentIndex()):
-            self.undo_compression_requested.emit(conversation_id)
+    def _on_new_folder_requested(self) -> None:
+        self.folder_create_requested.emit([])
 
     @Slot(QPoint)
     def _on_menu_requested(self, position: QPoint) -> None:
-        index = self.view.indexAt(position)
-        if conversation_id := self._conversation_at(index):
-            self.menu_about_to_show.emit(conversation_id)
-            self.pin_action.setChecked(index.data(ListRole.IS_PINNED))
-            menu = QMenu(self)
-            menu.addActions([self.pin_action, self.compress_action, self.undo_compression_action])
-            menu.addSeparator()
-            menu.addActions([self._rename, self._delete])
-            menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-            menu.popup(self.view.viewport().mapToGlobal(position))
+        ids = self.view.selected_ids
+        if len(ids) == 1:
+            self.menu_about_to_show.emit(ids[0])
+        menu = self.menu.menu()
+        menu.popup(self.view.viewport().mapToGlobal(position))
+
+    @Slot()
+    def _on_midnight(self) -> None:
+        self.model.refresh_rows()
+        self._wait_for_midnight()
 
     @Slot()
     def _on_theme_changed(self) -> None:
-        colour = self._theme.tokens.text
-        self.new_button.setIcon(icon("plus", colour))
-        self._logo.setPixmap(pixmap("ember", colour, 20, self.devicePixelRatioF()))
+        self._logo.setPixmap(pixmap("ember", self._theme.tokens.text, 20, self.devicePixelRatioF()))
         self.view.viewport().update()
 
-    def _conversation_at(self, index: QModelIndex) -> str | None:
-        return index.data(ListRole.CONVERSATION_ID) if index.isValid() else None
+    def _is_shown(self, conversation_id: str | None) -> bool:
+        return conversation_id is not None and self.model.index_of(conversation_id).isValid()
+
+    def _edit(self, index: QModelIndex) -> None:
+        if index.isValid():
+            self.search.end()
+            self.view.setCurrentIndex(index)
+            self.view.edit(index)
+
+    def _wait_for_midnight(self) -> None:
+        """Then chats of today become chats of yesterday."""
+        now = datetime.now().astimezone()
+        midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=1, microsecond=0)
+        self._midnight.start(max(1000, int((midnight - now).total_seconds() * 1000)))
 
     def _retranslate(self) -> None:
-        self.filter.setPlaceholderText(self.tr("Search titles"))
-        self.filter.setAccessibleName(self.tr("Search titles"))
-        self.new_button.setText(self.tr("New chat"))
-        self.new_button.setAccessibleName(self.tr("New chat"))
+        self.filter.setPlaceholderText(self.tr("Search"))
+        self.filter.setAccessibleName(self.tr("Search titles and texts"))
         self.view.setAccessibleName(self.tr("Chats"))
-        self._delete.setText(self.tr("Delete"))
-        self._rename.setText(self.tr("Rename"))
-        self.pin_action.setText(self.tr("Keep in memory"))
-        self.compress_action.setText(self.tr("Compress this chat's memory…"))
-        self.undo_compression_action.setText(self.tr("Undo compression"))
+        self.menu.retranslate()
+        self.search.retranslate()
         self.model.refresh_words()
 
-    def _prepare_view(self) -> None:
-        view = self.view
-        view.setModel(self.model)
-        view.setItemDelegate(ConversationDelegate(self._theme, view))
-        view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        view.setVerticalScrollMode(QListView.ScrollMode.ScrollPerPixel)
-        view.setEditTriggers(QListView.EditTrigger.NoEditTriggers)
-        view.setMouseTracking(True)
-        view.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+    def _wire(self) -> None:
+        self.filter.textChanged.connect(self._on_filter_text_changed)
+        self.search.started.connect(self._on_search_started)
+        self.search.ended.connect(self._on_search_ended)
+        self.search.hit_chosen.connect(self.hit_chosen)
+        self.new_row.new_requested.connect(self.new_requested)
+        self.new_row.new_incognito_requested.connect(self.new_incognito_requested)
+        self.new_row.new_folder_requested.connect(self._on_new_folder_requested)
+        self.model.renamed.connect(self.renamed)
+        self.model.folder_renamed.connect(self.folder_renamed)
+        view, menu = self.view, self.menu
         view.customContextMenuRequested.connect(self._on_menu_requested)
         view.selectionModel().currentChanged.connect(self._on_current_changed)
-        for action, key, slot in (
-            (self._delete, QKeySequence(Qt.Key.Key_Delete), self._on_delete_triggered),
-            (self._rename, QKeySequence(Qt.Key.Key_F2), self._on_rename_triggered),
-        ):
-            action.setShortcut(key)
-            action.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)  # only while the list has the focus
-            action.triggered.connect(slot)
-            view.addAction(action)
+        view.entered_chat.connect(self._on_entered)
+        view.collapse_requested.connect(self._on_collapse_requested)
+        view.dropped.connect(self.move_requested)
+        menu.pin_requested.connect(self.pin_requested)
+        menu.move_requested.connect(self.move_requested)
+        menu.folder_create_requested.connect(self.folder_create_requested)
+        menu.folder_delete_requested.connect(self.folder_delete_requested)
+        menu.duplicate_requested.connect(self.duplicate_requested)
+        menu.export_requested.connect(self.export_requested)
+        menu.compress_requested.connect(self.compress_requested)
+        menu.undo_compression_requested.connect(self.undo_compression_requested)
+        menu.delete_requested.connect(self.delete_requested)
+        menu.undo_requested.connect(self.undo_bar.undo)
+        self._midnight.timeout.connect(self._on_midnight)
+        self._theme.changed.connect(self._on_theme_changed)
 
     def _lay_out(self) -> None:
         name = QLabel("Ember")
@@ -202,28 +260,15 @@ class ConversationList(QWidget):
         head.addWidget(name)
         head.addStretch(1)
         self.filter.setFixedHeight(38)
-        self.new_button.setFixedHeight(38)
-        self.new_button.setProperty("kind", "new")
         self._filter_key.setText("Ctrl K")
-        self._new_key.setText("Ctrl N")
+        self._stack.addWidget(self.view)
+        self._stack.addWidget(self.results)
         column = QVBoxLayout(self)
         column.setContentsMargins(10, 16, 11, 8)
         column.setSpacing(10)
         column.addLayout(head)
         column.addSpacing(5)
         column.addWidget(self.filter)
-        column.addWidget(self.new_button)
-        column.addWidget(self.view, 1)
+        column.addWidget(self.new_row)
+        column.addWidget(self._stack, 1)
         column.addWidget(self.undo_bar)
-
-
-def _key_label(owner: QWidget) -> QLabel:
-    """A key's name at the right end inside of `owner`."""
-    label = QLabel(owner)
-    label.setProperty("kind", "key")
-    label.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-    row = QHBoxLayout(owner)
-    row.setContentsMargins(0, 0, 10, 0)
-    row.addStretch(1)
-    row.addWidget(label, 0, Qt.AlignmentFlag.AlignVCenter)
-    return label

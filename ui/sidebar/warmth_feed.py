@@ -13,7 +13,8 @@ from engine.protocol.events import (
     ModelLoaded,
     SnapshotSaved,
 )
-from ui.sidebar.conversation_model import ConversationModel, Warmth
+from ui.sidebar.conversation_model import ConversationModel
+from ui.sidebar.warmth import Warmth
 
 
 class WarmthFeed:
