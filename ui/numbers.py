@@ -27,6 +27,15 @@ def percent(fraction: float | None) -> str:
     return f"{QLocale().toString(math.floor(min(max(fraction, 0.0), 1.0) * 100))} %"
 
 
+def share(fraction: float | None) -> str:
+    """What is left of a whole, rounded: 0.336 -> "34 %"; less than all is never "100 %"."""
+    if not _is_known(fraction):
+        return DASH
+    assert fraction is not None
+    rounded = round(min(fraction, 1.0) * 100)
+    return f"{QLocale().toString(min(rounded, 99) if fraction < 1.0 else 100)} %"
+
+
 def size(num_bytes: int | None) -> str:
     """Bytes in decimal units: 148_000_000 -> "148 MB", 3_210_000_000 -> "3.2 GB"."""
     if num_bytes is None:

@@ -191,6 +191,13 @@ def test_the_bar_of_the_cache_is_the_budget() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kept", "words"), [(0.336, "34 %"), (0.334, "33 %"), (0.999, "99 %"), (1.0, "100 %"), (None, "–"), (math.nan, "–")]
+)
+def test_what_is_left_of_a_whole_is_rounded_as_the_command_line_does(kept: float | None, words: str) -> None:
+    assert numbers.share(kept) == words
+
+
+@pytest.mark.parametrize(
     ("num_bytes", "words"),
     [
         (None, "–"), (0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (23_040, "23 kB"), (148_000_000, "148 MB"),

@@ -55,7 +55,7 @@ def precision_words(precision: str, kept: float = 1.0) -> str:
             return _tr("4 bit (NF4)")
         case "mixed":
             return _tr("several precisions")
-    share = numbers.percent(kept)
+    share = numbers.share(kept)
     match precision, kept < 1.0:
         case "kvzip", True:
             return _tr("{share} kept (KVzip)").format(share=share)
@@ -90,7 +90,7 @@ def precision_mark(precision: str, kept: float = 1.0) -> str:
         case "mixed":
             return _tr("mixed")
         case "kvzip" | "kvzip-int8" | "streaming" | "streaming-int8":
-            return numbers.percent(kept) if kept < 1.0 else _tr("compressed")
+            return numbers.share(kept) if kept < 1.0 else _tr("compressed")
     return precision
 
 
