@@ -327,7 +327,7 @@ class _Change:
             on_progress = self._progress(Phase.PREFILL)
             prefill(model.forward, active.cache, rest, self._prefill_chunk, self._is_cancelled, on_progress)
             self._read_tokens = model.forward.tokens_fed - before
-            self._caches.rates.prefilled(self._read_tokens, time.perf_counter() - started)
+            self._caches.rates.prefilled(self._read_tokens, time.perf_counter() - started, active.reused)
         if self._is_cancelled():
             raise self._interrupted()
         return active.cache

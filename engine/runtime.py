@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from engine import bench, compression, verification
+from engine import bench, compression, estimate, verification
 from engine.generation.prefill import prefill
 from engine.kv.manager import CacheManager
 from engine.kv.resident import common_prefix
@@ -25,6 +25,8 @@ from engine.model.loader import LoadedModel, load_model
 from engine.protocol.commands import (
     ChatMessage,
     Compress,
+    CountTokens,
+    Estimate,
     Generate,
     LoadModel,
     ReportCache,
@@ -39,6 +41,7 @@ from engine.protocol.events import (
     BenchFinished,
     CacheReported,
     Compressed,
+    Estimated,
     Event,
     Finished,
     ModelInfo,
@@ -46,6 +49,7 @@ from engine.protocol.events import (
     PressureActed,
     SnapshotNotSaved,
     SnapshotSaved,
+    TokensCounted,
     Verified,
 )
 from engine.protocol.misses import SaveProblem
@@ -179,6 +183,7 @@ class Runtime:
             params = {"detail": detail} if detail else {}
             self._emit(SnapshotNotSaved(conversation_id, request_id, save_problem_words(code, detail), code, params))
         caches.park_others(conversation_id)
+        caches.rates.write()
 
     def compress_if_short(self, command: Generate, is_wanted: Callable[[], bool]) -> None:
         """Between turns: where encoding was not enough and the settings allow it, the active chat is compressed."""
@@ -228,6 +233,14 @@ class Runtime:
                 report_disk(self._config.kv_dir, self._config.memory_budget_bytes), request_id=command.request_id
             )
         return self._caches.report(command.request_id, command.conversation_ids)
+
+    def estimate(self, command: Estimate) -> Estimated:
+        """Changes nothing, so that it may come in between steps of other work. Raises EngineError."""
+        return estimate.estimate(command, *self._loaded())
+
+    def count_tokens(self, command: CountTokens) -> TokensCounted:
+        """The same."""
+        return estimate.count_tokens(command, self._loaded()[0])
 
     def verify(self, command: Verify, is_cancelled: Callable[[], bool]) -> Verified:
         model, caches = self._loaded()

@@ -17,7 +17,8 @@ from engine.kv.manager import Activation, CacheManager
 from engine.kv.resident import common_prefix
 from engine.memory import read_memory
 from engine.model.loader import LoadedModel
-from engine.protocol.commands import Generate, Role
+from engine.prompt import make_prompt
+from engine.protocol.commands import Generate
 from engine.protocol.errors import ContextOverflowError
 from engine.protocol.events import (
     Event,
@@ -77,7 +78,8 @@ class Turn:
     def run(self) -> Finished:
         """Produce the reply and return its last event (the caller emits it)."""
         command, model = self._command, self._model
-        token_ids = model.history.ids(command.messages, started_on=command.started_on)
+        prompt = make_prompt(model, command.messages, command.started_on)
+        token_ids = prompt.token_ids
         room = model.info.context_length - len(token_ids)
         if room < 1:
             raise ContextOverflowError(
@@ -91,7 +93,7 @@ class Turn:
         active = self._caches.activate(
             command.conversation_id,
             token_ids,
-            history_tokens=self._history_tokens(token_ids),
+            history_tokens=prompt.history_tokens,
             is_incognito=command.is_incognito,
             is_cancelled=self._is_cancelled,
         )
@@ -109,7 +111,7 @@ class Turn:
         )
         prefilled = model.forward.tokens_fed - fed_before
         prefill_s = time.perf_counter() - prefill_started
-        self._caches.rates.prefilled(prefilled, prefill_s)
+        self._caches.rates.prefilled(prefilled, prefill_s, active.reused)
         decode = Decode(
             model.forward,
             active.cache,
@@ -148,16 +150,6 @@ class Turn:
                 accepted_tokens=decode.accepted_tokens,
             ),
         )
-
-    def _history_tokens(self, token_ids: list[int]) -> int:
-        """How many of the prompt's tokens belong to earlier turns: 0 in the first one."""
-        command = self._command
-        if not any(message.role is Role.ASSISTANT for message in command.messages):
-            return 0
-        earlier = self._model.history.ids(
-            command.messages[:-1], add_generation_prompt=False, started_on=command.started_on
-        )
-        return common_prefix(earlier, token_ids)
 
     def _reply_start(self, token_ids: list[int]) -> int:
         """Where the prompt begins to ask for a reply: a regenerated reply starts from there."""

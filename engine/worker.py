@@ -13,15 +13,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.inbox import Inbox, Question, SaveEnded
 from engine.kv.store.deletion import delete_from_disk, delete_unknown
 from engine.kv.store.report import report_disk
 from engine.native_libraries import preload_torch
 from engine.protocol.commands import (
     Command,
     Compress,
+    Estimate,
     Forget,
     ForgetUnknown,
     Generate,
@@ -33,7 +34,7 @@ from engine.protocol.commands import (
     Verify,
 )
 from engine.protocol.config import EngineConfig
-from engine.protocol.errors import EngineError, OutOfMemoryError
+from engine.protocol.errors import EngineError, NoModelLoadedError, OutOfMemoryError
 from engine.protocol.events import (
     EngineStopped,
     Event,
@@ -53,11 +54,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _SaveEnded:
-    """Put on the inbox by the saver's thread, so that its news is told in order with the rest."""
-
-    event: Event
+_READ_AHEAD_S = 1.5  # so long an estimate waits for the chat's own read-ahead, which is about to change the answer
 
 
 class EngineWorker:
@@ -66,7 +63,7 @@ class EngineWorker:
     def __init__(self, config: EngineConfig, on_event: Callable[[Event], None]) -> None:
         self._config = config
         self._on_event = on_event
-        self._inbox: queue.Queue[Command | _SaveEnded | None] = queue.Queue()
+        self._inbox = Inbox()
         self._cancelled: dict[str, threading.Event] = {}
         self._pinned: frozenset[str] = frozenset()
         self._is_closing = threading.Event()
@@ -101,8 +98,12 @@ class EngineWorker:
     def _run(self) -> None:
         runtime: Runtime | None = None
         while (item := self._inbox.get()) is not None:
-            if isinstance(item, _SaveEnded):
+            if isinstance(item, SaveEnded):
                 self._on_event(item.event)
+                continue
+            if isinstance(item, Question):
+                if not self._is_closing.is_set():
+                    self._answer(runtime, item)
                 continue
             if runtime is None and self._answers_from_disk(item):
                 continue
@@ -159,7 +160,7 @@ class EngineWorker:
         finally:
             gc.freeze()
             gc.enable()
-        runtime = Runtime(self._config, self._on_event, lambda event: self._inbox.put(_SaveEnded(event)))
+        runtime = Runtime(self._config, self._on_event, lambda event: self._inbox.put(SaveEnded(event)))
         runtime.pin(self._pinned)
         return runtime
 
@@ -187,16 +188,9 @@ class EngineWorker:
             case LoadModel():
                 self._on_event(ModelLoaded(command.request_id, runtime.load(command)))
             case Generate():
-                finished = runtime.generate(command, self._cancelled[command.request_id].is_set)
-                self._on_event(finished)
-                self._log_turn(finished)
-                self._on_event(PhaseChanged(command.conversation_id, command.request_id, Phase.SAVING))
-                runtime.read_ahead(command, finished, self._is_wanted)
-                runtime.save(command.conversation_id, command.request_id)
-                runtime.compress_if_short(command, self._is_wanted)
-                runtime.probe_codecs(self._is_wanted)
+                self._take_turn(runtime, command)
             case Compress() | Undo():
-                self._on_event(runtime.compress(command, self._cancelled[command.request_id].is_set))
+                self._on_event(runtime.compress(command, self._stops(runtime, command)))
                 runtime.save(command.conversation_id, command.request_id)
             case Pin():
                 runtime.pin(command.conversation_ids)
@@ -210,9 +204,59 @@ class EngineWorker:
             case ReportCache():
                 self._on_event(runtime.report(command))
             case Verify():
-                self._on_event(runtime.verify(command, self._cancelled[command.request_id].is_set))
+                self._on_event(runtime.verify(command, self._stops(runtime, command)))
             case RunBench():
                 self._on_event(runtime.bench(command, self._cancelled[command.request_id].is_set))
+
+    def _take_turn(self, runtime: Runtime, command: Generate) -> None:
+        """The reply, and then what is done while nobody waits."""
+        finished = runtime.generate(command, self._stops(runtime, command))
+        self._on_event(finished)
+        self._log_turn(finished)
+        self._on_event(PhaseChanged(command.conversation_id, command.request_id, Phase.SAVING))
+        until = time.perf_counter() + _READ_AHEAD_S
+
+        def is_wanted() -> bool:
+            self._answer_waiting(runtime, command.conversation_id if time.perf_counter() < until else None)
+            return self._inbox.is_wanted() or self._is_closing.is_set()
+
+        runtime.read_ahead(command, finished, is_wanted)
+        runtime.save(command.conversation_id, command.request_id)
+        until = 0.0  # the chat itself changes no more
+        runtime.compress_if_short(command, is_wanted)
+        runtime.probe_codecs(is_wanted)
+
+    def _stops(self, runtime: Runtime, command: Generate | Compress | Undo | Verify) -> Callable[[], bool]:
+        """Asked between tokens and chunks whether to stop; what can be answered meanwhile is."""
+        cancelled = self._cancelled[command.request_id]
+
+        def is_cancelled() -> bool:
+            if not self._inbox.is_empty:
+                self._answer_waiting(runtime, command.conversation_id)
+            return cancelled.is_set()
+
+        return is_cancelled
+
+    def _answer_waiting(self, runtime: Runtime, busy_id: str | None) -> None:
+        """Amid other work, between two of its steps; the chat of `busy_id` is in the middle of a change."""
+        if threading.current_thread() is not self._thread or self._is_closing.is_set():
+            return  # files are read on other threads
+        for question in self._inbox.take_questions(busy_id):
+            self._answer(runtime, question)
+
+    def _answer(self, runtime: Runtime | None, question: Question) -> None:
+        try:
+            if runtime is None:
+                raise NoModelLoadedError("No model is loaded; choose one in the model menu or with --model.")
+            if isinstance(question, Estimate):
+                self._on_event(runtime.estimate(question))
+            else:
+                self._on_event(runtime.count_tokens(question))
+        except EngineError as error:
+            self._fail(question, error.code, str(error), error.params)
+        except Exception:  # noqa: BLE001 - part of the loop top: a bug in a forecast must not end a reply
+            _log.exception("%s failed", type(question).__name__)
+            self._fail(question, "bug", "Something went wrong inside Ember; the log file tells more.")
 
     def _log_turn(self, finished: Finished) -> None:
         """One line a turn: numbers and reasons, never a word of the chat."""
@@ -227,19 +271,13 @@ class EngineWorker:
             f"; read again: {one.miss_reason}" if one.miss_reason else "",
         )
 
-    def _is_wanted(self) -> bool:
-        """Whether somebody waits, so that idle work has to end; news of a save is nobody."""
-        with self._inbox.mutex:
-            is_waiting = any(not isinstance(item, _SaveEnded) for item in self._inbox.queue)
-        return is_waiting or self._is_closing.is_set()
-
     def _tell_saves(self) -> None:
         while True:
             try:
                 item = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            if isinstance(item, _SaveEnded):
+            if isinstance(item, SaveEnded):
                 self._on_event(item.event)
 
     def _fail(self, command: Command, code: str, message: str, params: dict[str, str] | None = None) -> None:

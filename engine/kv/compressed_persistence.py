@@ -17,7 +17,7 @@ import xxhash
 from engine.kv import transfer
 from engine.kv.block_keys import BLOCK_TOKENS, CHUNK_TOKENS, tagged_key
 from engine.kv.blocks import Block, BlockPool
-from engine.kv.compressed_chunks import Piece, encoded_specs, encoded_tensors, full_tensors, pieces_of
+from engine.kv.compressed_chunks import FULL, Piece, encoded_specs, encoded_tensors, full_tensors, pieces_of
 from engine.kv.fingerprint import Fingerprint, canonical_json
 from engine.kv.geometry import KVGeometry
 from engine.kv.resident import Resident
@@ -185,6 +185,15 @@ class CompressedPersistence:
             raise
         seconds = time.perf_counter() - started
         return RestoredBlocks(ids, blocks, manifest.codecs[-1], bytes_read, seconds, problem)
+
+    def layout(self, ref: ChunkRef) -> list[tuple[str, int]]:
+        """Codec and number of tokens of each piece of a chunk, by its file's header; whole and full if unreadable."""
+        try:
+            names = [name.split(".") for name in self._reader.tensor_names(ref)]
+            found = dict.fromkeys((int(index), codec, int(tokens)) for index, codec, tokens, *_ in names)
+        except (ChunkRejectedError, ValueError):
+            return [(FULL, ref.tokens)]
+        return [(codec, tokens) for _, codec, tokens in found]
 
     def forget(self, conversation_id: str) -> None:
         """Leave nothing of a conversation's lossy cache on disk. Raises OSError."""

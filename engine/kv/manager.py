@@ -9,13 +9,16 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from engine.kv.block_keys import root_key
 from engine.kv.blocks import BlockPool
+from engine.kv.choices import Choices, may_share
 from engine.kv.codec_choice import CodecChoice
 from engine.kv.miss_reasons import MissReasons
-from engine.kv.persistence import Persistence
+from engine.kv.outline import Outline
+from engine.kv.persistence import Persistence, Restored
 from engine.kv.prefix import PrefixFiller
 from engine.kv.rates import MeasuredRates
 from engine.kv.relief import ACTIVE_RECENT_TOKENS, Relief
@@ -25,7 +28,7 @@ from engine.kv.spare import SpareArena
 from engine.kv.store.collector import Limits
 from engine.kv.store.files import StoreFiles
 from engine.kv.store.leftovers import remove_leftovers
-from engine.kv.store.records import FORMAT_VERSION, Manifest, is_pruned
+from engine.kv.store.records import FORMAT_VERSION
 from engine.kv.store.writer import SaveResult
 from engine.kv.working_cache import WorkingCache
 from engine.memory import return_freed_memory
@@ -37,7 +40,6 @@ from engine.protocol.misses import Miss, SaveProblem
 
 _LEAST_ROWS = 256  # of a cache that has no room to be as large as it should
 _LEAST_ENCODED = 256  # tokens that have left the recent window before they are encoded together
-_SETTLED_TOKENS = 16  # what may follow the history in a prompt without being part of it: end of turn, line ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,11 @@ class CacheManager:
     ) -> None:
         self.pinned: frozenset[str] = frozenset()
         self.times_given_way = 0
-        self.rates = MeasuredRates()
         self._model = model
         self._config = config
         self._on_saved = on_saved
         self._files = StoreFiles(kv_dir or config.kv_dir, FORMAT_VERSION)
+        self.rates = MeasuredRates(self._files.folder(model.fingerprint.digest), _pair_share(model))
         remove_leftovers(self._files)
         limits = Limits(config.disk_cap_bytes, config.disk_floor_bytes)
         self.persistence = Persistence(
@@ -78,10 +80,11 @@ class CacheManager:
         self._clock = 0
         self.spare = SpareArena(model)
         self.spare.warm(self.persistence.catalog.most_tokens, config.memory_budget_bytes)
-        self._filler = PrefixFiller(model, self.persistence, self.rates, self.pool)
-        self._reasons = MissReasons(model, self.persistence, self._files)
+        self.filler = PrefixFiller(model, self.persistence, self.rates, self.pool)
+        self.reasons = MissReasons(model, self.persistence, self._files)
         self._relief = Relief(model, config, self, on_event)
         self.codecs = CodecChoice(model, config, self._files.folder(model.fingerprint.digest), on_event)
+        self.choices = Choices(model, self.persistence, self.filler, self._relief, self.codecs)
 
     # -- one turn --------------------------------------------------------------------------------------------------
 
@@ -124,14 +127,16 @@ class CacheManager:
             resident.give_up()  # what such a model remembers need not be in its cache: every turn begins anew
         lossy = None
         if not is_exact and not resident.length:
-            lossy = self._filler.compressed(resident, token_ids[:limit], self._takes_compressed, is_cancelled)
+            lossy = self._begin_compressed(resident, token_ids[:limit], is_cancelled)
         known_length, was_active = resident.length, resident.working is not None
         common = common_prefix(resident.token_ids, token_ids)
-        if self._should_come_back_exact(resident, token_ids[:limit]):
+        chat = Outline.of(resident)
+        others = [one for one in self.residents if one is not resident and may_share(one, conversation_id)]
+        if self.choices.comes_back_exact(chat, token_ids[:limit]):
             self.persistence.writer.release(conversation_id)
             resident.give_up()
-        elif self._is_resumed_in_place(resident, token_ids[:limit]):
-            resident.resume(self._new_cache(len(token_ids), resident, self._cold_tokens(resident)))
+        elif self.choices.is_resumed_in_place(chat, token_ids[:limit], others):
+            resident.resume(self._new_cache(len(token_ids), resident, chat.cold_tokens))
             if self.codecs.fixed is not None and self.codecs.fixed.is_read_in_place:  # perhaps not the one it came in
                 with contextlib.suppress(ValueError):
                     resident.quantize(self.codecs.fixed)
@@ -142,18 +147,19 @@ class CacheManager:
         if cache is None:
             cache = self._new_cache(len(token_ids), resident)
         was_exact = cache.is_exact
-        donor = self._filler.from_memory(cache, resident, self.residents, token_ids[:limit])
-        restored = self._filler.from_disk(cache, resident, token_ids[:limit], is_cancelled)
+        donor = self.filler.from_memory(cache, resident, others, token_ids[:limit])
+        restored = self.filler.from_disk(cache, resident, token_ids[:limit], is_cancelled)
         if cache is not resident.working or cache.is_exact is not was_exact:
             resident.activate(cache, donor)
         self._release_doubled()
         reused = cache.length
         found = [one.miss for one in (lossy, restored) if one is not None and one.miss is not None]
-        miss = found[0] if found and reused < min(limit, history_tokens) else None
-        settled = 0 if not known_length and self._reasons.is_lost(conversation_id) else _SETTLED_TOKENS
-        if miss is None and reused < min(limit, history_tokens - settled):
-            miss = self._reasons.why(resident, token_ids, known_length, common, reused)
+        miss = self.reasons.miss(
+            conversation_id, token_ids, history_tokens, found, known_length, common, reused, cache.can_crop
+        )
         restore_s = time.perf_counter() - started if reused and not was_active else 0.0
+        is_from_disk = any(one is not None and one.bytes_read for one in (lossy, restored))
+        self.rates.activated(reused * self._model.geometry.bytes_per_token, restore_s, is_from_disk=is_from_disk)
         return Activation(cache, reused, restore_s, miss)
 
     def pin(self, conversation_ids: frozenset[str]) -> None:
@@ -315,7 +321,7 @@ class CacheManager:
 
     def saved(self, result: SaveResult) -> None:
         """A save ended; on the saver's thread."""
-        self._reasons.saved(result)
+        self.reasons.saved(result)
 
     def close(self, timeout_s: float) -> None:
         """Finish saving and drop all caches, when the model is replaced or the engine ends."""
@@ -331,6 +337,15 @@ class CacheManager:
     def residents(self) -> list[Resident]:
         """Least recently used first."""
         return sorted(self._residents.values(), key=lambda one: one.last_used)
+
+    @property
+    def model(self) -> LoadedModel:
+        return self._model
+
+    @cached_property
+    def can_crop(self) -> bool:
+        """Whether this model's caches can be cut at any token."""
+        return self._model.new_cache().can_crop
 
     @property
     def memory_bytes(self) -> int:
@@ -413,46 +428,16 @@ class CacheManager:
             rows = max(min(rows, _LEAST_ROWS), min(rows, (self._relief.room_bytes() + there) // per_token))
         return self._model.new_cache(rows, arena)
 
-    def _should_come_back_exact(self, resident: Resident, token_ids: Sequence[int]) -> bool:
-        """Whether a chat that pressure quantized is better read from disk, in full precision: quick, and it fits."""
-        if resident.is_exact or resident.is_pruned or self.codecs.fixed is not None or resident.length == 0:
-            return False
-        fits = len(token_ids) * self._model.geometry.bytes_per_token <= self._relief.most_bytes()
-        return fits and self._filler.comes_back_exact(resident, token_ids, resident.usable(token_ids))
-
-    def _takes_compressed(self, manifest: Manifest, resident: Resident, token_ids: Sequence[int]) -> bool:
-        """Whether to begin with a lossy snapshot; then there is room for it.
-
-        What the user compressed is; what pressure made smaller only where full precision takes long, or much memory.
-        """
-        if is_pruned(manifest):
-            is_taken = self._model.reads_encoded
-        elif self.codecs.fixed is not None:
-            is_taken = True
-        else:
-            fits = len(token_ids) * self._model.geometry.bytes_per_token <= self._relief.most_bytes()
-            shared = common_prefix(manifest.token_ids, token_ids)
-            reaches = self.persistence.exact_reach(resident.conversation_id, token_ids) >= shared
-            is_taken = not (fits and (reaches or self._filler.is_soon_exact(resident, token_ids, shared)))
-        if is_taken:
-            nbytes = self.persistence.compressed.catalog.disk_bytes(resident.conversation_id)
-            self._relief.make_room(nbytes, resident.conversation_id)
-        return is_taken
-
-    def _is_resumed_in_place(self, resident: Resident, token_ids: Sequence[int]) -> bool:
-        """Whether a parked chat's encoded blocks are read where they are: nothing else reaches as far."""
-        encoded = [block for block in resident.blocks if block.encoded is not None]
-        if resident.working is not None or not encoded or not self._model.reads_encoded or resident.has_states:
-            return False
-        if not all(block.is_read_in_place for block in encoded):
-            return False
-        reach = common_prefix(resident.token_ids, token_ids)
-        others = (one.usable(token_ids) for one in self._residents.values() if one.is_exact and not one.is_incognito)
-        return resident.is_pruned or reach >= max(others, default=0)
-
-    def _cold_tokens(self, resident: Resident) -> int:
-        encoded = [index for index, block in enumerate(resident.blocks) if block.encoded is not None]
-        return sum(block.num_tokens for block in resident.blocks[: encoded[-1] + 1]) if encoded else 0
+    def _begin_compressed(
+        self, resident: Resident, token_ids: Sequence[int], is_cancelled: Callable[[], bool] | None
+    ) -> Restored | None:
+        """Give an empty chat its lossy snapshot, where that is what it begins with; there is room for it then."""
+        found = self.choices.lossy_manifest(resident.conversation_id, token_ids)
+        if found is None:
+            return None
+        nbytes = self.persistence.compressed.catalog.disk_bytes(resident.conversation_id)
+        self._relief.make_room(nbytes, resident.conversation_id)
+        return self.filler.compressed(resident, token_ids, *found, is_cancelled)
 
     def _resident(self, conversation_id: str, is_incognito: bool) -> Resident:
         resident = self._residents.setdefault(conversation_id, Resident(conversation_id, self.pool))
@@ -465,3 +450,8 @@ class CacheManager:
     def _release_doubled(self) -> None:
         for resident in self._residents.values():
             resident.release_doubled()
+
+
+def _pair_share(model: LoadedModel) -> float:
+    """Attending to one earlier token, as a share of a token's other work: 4 h of about 24 h^2 multiplications."""
+    return 1 / (6 * max(1, model.info.num_heads * model.info.head_dim))

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from engine.kv.fingerprint import difference
 from engine.kv.persistence import Persistence, miss_of
-from engine.kv.resident import Resident, common_prefix
+from engine.kv.resident import common_prefix
 from engine.kv.store.files import StoreFiles, file_stem
 from engine.kv.store.writer import SaveResult
 from engine.model.loader import LoadedModel
 from engine.protocol.misses import Miss, MissCode
+
+_SETTLED_TOKENS = 16  # what may follow the history in a prompt without being part of it: end of turn, line ends
 
 
 class MissReasons:
@@ -34,14 +36,43 @@ class MissReasons:
         """Whether files of the conversation were missing or damaged when the folder was read, and none since."""
         return file_stem(conversation_id) in self._files.lost
 
-    def why(self, resident: Resident, token_ids: Sequence[int], known_length: int, common: int, reused: int) -> Miss:
-        """Why only `reused` of `token_ids` are, when `known_length` were in memory, the first `common` the same."""
-        conversation_id = resident.conversation_id
+    def miss(
+        self,
+        key: str,
+        token_ids: Sequence[int],
+        history_tokens: int,
+        found: Sequence[Miss],
+        known_length: int,
+        common: int,
+        reused: int,
+        can_crop: bool,
+    ) -> Miss | None:
+        """Why fewer than `history_tokens` of a prompt are reused; None where it is as many as could be.
+
+        `found` are reasons that came up on the way. `known_length` tokens were in memory, the first `common` the same.
+        """
+        limit = len(token_ids) - 1
+        if found and reused < min(limit, history_tokens):
+            return found[0]
+        settled = 0 if not known_length and self.is_lost(key) else _SETTLED_TOKENS
+        if reused < min(limit, history_tokens - settled):
+            return self._why(key, token_ids, known_length, common, reused, can_crop)
+        return None
+
+    def _why(
+        self,
+        conversation_id: str,
+        token_ids: Sequence[int],
+        known_length: int,
+        common: int,
+        reused: int,
+        can_crop: bool,
+    ) -> Miss:
         if not self._model.can_persist:
             return Miss(MissCode.CANNOT_RESUME, {"detail": self._model.info.cannot_resume_reason or ""})
         if known_length > reused:
             if common > reused:
-                if resident.has_states:
+                if not can_crop:
                     return Miss(MissCode.NO_CHECKPOINT, {"token": str(reused)})
                 return Miss(MissCode.READING_IS_FASTER)  # of a quantized chat, in full precision
             return Miss(MissCode.HISTORY_CHANGED, {"token": str(common)})

@@ -194,9 +194,9 @@ class Persistence:
             jobs.append(ChunkJob(ref, manifest.token_ids[at : at + ref.tokens], specs, pieces))
         return jobs
 
-    def usable(self, manifest: Manifest, shared: int, cache: WorkingCache) -> int:
-        """How many of the `shared` leading tokens this manifest can give to `cache`."""
-        if cache.can_crop:
+    def usable(self, manifest: Manifest, shared: int, *, can_crop: bool) -> int:
+        """How many of the `shared` leading tokens this manifest can give to a cache."""
+        if can_crop:
             return shared
         return max((ref.position for ref in manifest.states if ref.position <= shared), default=0)
 

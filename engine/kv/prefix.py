@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from engine.kv import transfer
-from engine.kv.block_keys import BLOCK_TOKENS
 from engine.kv.blocks import BlockPool
 from engine.kv.persistence import Persistence, Restored
 from engine.kv.rates import MeasuredRates
@@ -42,7 +41,7 @@ class PrefixFiller:
         if cache.length == len(token_ids) or not self._model.can_persist:
             return None
         best, best_length = None, cache.length
-        donors = [one for one in others if one is not resident and one.is_exact and not one.is_incognito]
+        donors = [one for one in others if one is not resident and one.is_exact]
         if resident.working is None:
             donors.append(resident)
         for one in reversed(donors):
@@ -72,20 +71,15 @@ class PrefixFiller:
         """Extend `cache` from the manifest that reaches furthest, while that is quicker than reading the tokens."""
         if not self._model.can_persist or not cache.is_exact:
             return None
-        catalog, miss, bytes_read, seconds = self._persistence.catalog, None, 0, 0.0
+        miss, bytes_read, seconds = None, 0, 0.0
         for _ in range(_MAX_RESTORES):
-            found = catalog.longest_prefix(token_ids, resident.conversation_id)
+            found = self._next_read(resident.conversation_id, token_ids, cache.length, can_crop=cache.can_crop)
             if found is None:
                 break
-            manifest, shared = found
-            stop = self._persistence.usable(manifest, shared, cache)
-            if stop <= cache.length:
+            if isinstance(found, Miss):
+                miss = miss or found
                 break
-            gain = stop - cache.length
-            if self._rates.load_s(gain * self._bytes_per_token) > self._rates.prefill_s(gain):
-                miss = miss or Miss(MissCode.READING_IS_FASTER)
-                break
-            restored = self._persistence.restore(manifest, stop, cache, is_cancelled)
+            restored = self._persistence.restore(*found, cache, is_cancelled)
             bytes_read, seconds = bytes_read + restored.bytes_read, seconds + restored.seconds
             self._rates.disk_read(restored.bytes_read, restored.seconds)
             if restored.miss is None:
@@ -93,24 +87,42 @@ class PrefixFiller:
             miss = miss or restored.miss
         return Restored(cache.length, bytes_read, seconds, miss)
 
+    def on_disk(self, key: str, token_ids: Sequence[int], length: int, *, can_crop: bool) -> tuple[int, Miss | None]:
+        """How many tokens `from_disk` would add to an exact cache of `length`, and why not more."""
+        found = self._next_read(key, token_ids, length, can_crop=can_crop)
+        if found is None or isinstance(found, Miss):
+            return 0, found
+        return found[1] - length, None
+
+    def _next_read(
+        self, key: str, token_ids: Sequence[int], length: int, *, can_crop: bool
+    ) -> tuple[Manifest, int] | Miss | None:
+        """The manifest that reaches furthest beyond `length` and how far, or why it is not read; None for none."""
+        found = self._persistence.catalog.longest_prefix(token_ids, key)
+        if found is None:
+            return None
+        manifest, shared = found
+        stop = self._persistence.usable(manifest, shared, can_crop=can_crop)
+        if stop <= length:
+            return None
+        gain = stop - length
+        if self._rates.load_s(gain * self._bytes_per_token) > self._rates.prefill_s(gain):
+            return Miss(MissCode.READING_IS_FASTER)
+        return manifest, stop
+
     def compressed(
         self,
         resident: Resident,
         token_ids: Sequence[int],
-        is_wanted: Callable[[Manifest, Resident, Sequence[int]], bool],
+        manifest: Manifest,
+        shared: int,
         is_cancelled: Callable[[], bool] | None,
-    ) -> Restored | None:
-        """Give an empty, parked chat what is kept of it after a lossy codec, if that `is_wanted`; None where it is not.
+    ) -> Restored:
+        """Give an empty, parked chat the first `shared` tokens of its lossy `manifest`.
 
         Where a file is damaged, the exact snapshot is taken if it reaches further than what is left.
         """
         persistence = self._persistence
-        manifest = persistence.compressed.catalog.manifest(resident.conversation_id)
-        if manifest is None or not self._model.can_persist:
-            return None
-        shared = common_prefix(manifest.token_ids, token_ids)
-        if shared < min(BLOCK_TOKENS, len(manifest.token_ids)) or not is_wanted(manifest, resident, token_ids):
-            return None
         restored = persistence.restore_compressed(
             manifest, shared, resident, self._pool, self._model.device, is_cancelled
         )
@@ -124,13 +136,9 @@ class PrefixFiller:
         found = self._persistence.catalog.longest_prefix(token_ids, resident.conversation_id)
         return found is None or found[1] <= common_prefix(resident.token_ids, token_ids)
 
-    def comes_back_exact(self, resident: Resident, token_ids: Sequence[int], in_memory: int) -> bool:
-        """Whether a quantized chat had better be read from disk, in full precision."""
-        return not resident.is_exact and self.is_soon_exact(resident, token_ids, in_memory)
-
-    def is_soon_exact(self, resident: Resident, token_ids: Sequence[int], in_memory: int) -> bool:
+    def is_soon_exact(self, key: str, token_ids: Sequence[int], in_memory: int) -> bool:
         """Whether reading in full precision what there is of `in_memory` tokens, and the rest anew, is quick."""
-        found = self._persistence.catalog.longest_prefix(token_ids, resident.conversation_id)
+        found = self._persistence.catalog.longest_prefix(token_ids, key)
         if found is None or found[1] < in_memory // 2:  # another chat's first words, most likely
             return False
         rest = max(0, in_memory - found[1])

@@ -31,9 +31,14 @@ class ChatTemplate:
         )
 
     @property
+    def source(self) -> str:
+        """The template's own text."""
+        return str(self._tokenizer.get_chat_template(self._template))
+
+    @property
     def digest(self) -> str:
         """Identifies the template's text."""
-        return hashlib.sha256(self._tokenizer.get_chat_template(self._template).encode()).hexdigest()[:16]
+        return hashlib.sha256(self.source.encode()).hexdigest()[:16]
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -63,7 +68,7 @@ class ChatTemplate:
         day = started_on or dt.datetime.now().astimezone().date()
         noon = dt.datetime.combine(day, dt.time(12))
         # Not `apply_chat_template`: it lets no function through to the template, and templates ask for the date by one.
-        compiled = _compile_jinja_template(self._tokenizer.get_chat_template(self._template))
+        compiled = _compile_jinja_template(self.source)
         rendered = compiled.render(
             messages=turns,
             tools=None,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from transformers import PreTrainedTokenizerBase
 
 from engine.model.chat_template import ChatTemplate
+from engine.model.pieces import Pieces
 from engine.protocol.commands import ChatMessage, Role
 
 
@@ -21,9 +21,8 @@ class HistoryTokens:
     """Renders and tokenizes histories for one model."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> None:
-        self._tokenizer = tokenizer
         self.template = template
-        self._tokenize = lru_cache(maxsize=512)(self._tokenize_piece)
+        self._pieces = Pieces(tokenizer, (template.source, *map(str, tokenizer.special_tokens_map.values())))
 
     def ids(
         self,
@@ -41,7 +40,7 @@ class HistoryTokens:
         kept = [index for index, message in enumerate(messages) if message.token_ids and message.text]
         markers = {index: f"\ue000{index}\ue001" for index in kept}
         if not kept or any(marker in text for marker in markers.values()):
-            return list(self._tokenize(text))
+            return self._pieces.ids(text)
         marked = [
             replace(message, text=markers[index]) if index in markers else message
             for index, message in enumerate(messages)
@@ -50,16 +49,20 @@ class HistoryTokens:
         replies = [messages[index].text for index in kept]
         spans = _locate_replies(text, between, replies) if between is not None else None
         if spans is None:
-            return list(self._tokenize(text))
+            return self._pieces.ids(text)
         ids: list[int] = []
         cursor = 0
         for index, (start, end) in zip(kept, spans, strict=True):
             message = messages[index]
-            ids += self._tokenize(text[cursor:start])
+            ids += self._pieces.ids(text[cursor:start])
             is_as_generated = text[start:end].strip() == message.text.strip()
-            ids += (message.token_ids or ()) if is_as_generated else self._tokenize(text[start:end])
+            ids += (message.token_ids or ()) if is_as_generated else self._pieces.ids(text[start:end])
             cursor = end
-        return ids + list(self._tokenize(text[cursor:]))
+        return ids + self._pieces.ids(text[cursor:])
+
+    def count(self, text: str) -> int:
+        """How many tokens a text by itself has."""
+        return len(self._pieces.ids(text))
 
     def next_prompt_prefix(self, messages: Sequence[ChatMessage], *, started_on: dt.date | None = None) -> list[int]:
         """The ids that every next prompt will begin with, whatever is asked: what two different questions share.
@@ -71,11 +74,6 @@ class HistoryTokens:
         )
         shared = next((i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), 0)
         return first[:shared]
-
-    def _tokenize_piece(self, text: str) -> tuple[int, ...]:
-        if not text:
-            return ()
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
 
 def _split_at_markers(marked: str, markers: list[str]) -> list[str] | None:

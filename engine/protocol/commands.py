@@ -151,7 +151,7 @@ class Estimate:
     """What would `Generate` with these messages cost now? Answered by Estimated or Failed; nothing is changed or read.
 
     An estimate is dropped unanswered when a newer one for the same conversation waits. `conversation_id` "": a chat
-    that is not stored yet.
+    that is not stored yet. `max_new_tokens` is what the reply may take; None for as much as the policy would leave it.
     """
 
     conversation_id: str
@@ -160,6 +160,7 @@ class Estimate:
     started_on: dt.date | None = None
     branch: str = ""
     on_overflow: ContextPolicy = ContextPolicy.STOP
+    max_new_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

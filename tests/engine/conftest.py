@@ -6,8 +6,9 @@ import dataclasses
 import queue
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,11 +19,12 @@ from engine.kernels.packing import Matrix
 from engine.model.forward import ForwardPass
 from engine.model.lean_weights import describe
 from engine.model.loader import LoadedModel, load_model
-from engine.protocol.commands import ChatMessage, Forget, Generate, LoadModel, ReportCache, Role
+from engine.protocol.commands import ChatMessage, Estimate, Forget, Generate, LoadModel, ReportCache, Role
 from engine.protocol.config import GREEDY, EngineConfig, Sampling, Weights
 from engine.protocol.events import (
     CacheReported,
     EngineStopped,
+    Estimated,
     Event,
     Failed,
     Finished,
@@ -186,13 +188,16 @@ class Engine:
         max_new_tokens: int = 12,
         stop: tuple[str, ...] = (),
         is_saved: bool = True,
-        is_incognito: bool = False,
+        **options: Any,
     ) -> Finished:
-        """Run one turn to its end, snapshot included; appends the reply to `messages`."""
+        """Run one turn to its end, snapshot included; appends the reply to `messages`.
+
+        `options`: further fields of `Generate`.
+        """
         self._count += 1
         request = f"turn-{self._count}"
         self.worker.submit(
-            Generate(conversation, request, tuple(messages), sampling, max_new_tokens, stop, is_incognito=is_incognito)
+            Generate(conversation, request, tuple(messages), sampling, max_new_tokens, stop, **options)
         )
         finished = self.wait(Finished, Failed, request_id=request)
         assert isinstance(finished, Finished), finished
@@ -201,6 +206,18 @@ class Engine:
         ids = finished.token_ids if finished.ids_match_text else None
         messages.append(ChatMessage(Role.ASSISTANT, finished.text, ids))
         return finished
+
+    def estimate(self, conversation: str, messages: Sequence[ChatMessage], **options: Any) -> Estimated:
+        """What the next turn would cost; asserts that the engine tells nothing else meanwhile."""
+        self._count += 1
+        request = f"estimate-{self._count}"
+        self.report()
+        told = len(self.events)
+        self.worker.submit(Estimate(conversation, request, tuple(messages), **options))
+        answer = self.wait(Estimated, Failed, request_id=request)
+        assert isinstance(answer, Estimated), answer
+        assert all(isinstance(event, Estimated | SnapshotSaved) for event in self.events[told:])
+        return answer
 
     def fail(self, conversation: str, messages: list[ChatMessage]) -> Failed:
         self._count += 1

@@ -101,25 +101,34 @@ class StoreReader:
             raise ChunkRejectedError(StoreProblem.FOREIGN, ref.key, "token ids differ")
         return found
 
+    def tensor_names(self, ref: ChunkRef) -> list[str]:
+        """The names of the tensors of a lossy chunk but for its ids, in file order. Raises ChunkRejectedError."""
+        with self._open(FileName(ref.key, False)) as file:
+            layout, _ = self._read_header(file, ref.key)
+        return [spec.name for spec in layout.specs if spec.name != TOKEN_IDS]
+
+    def _read_header(self, file: io.FileIO, key: str) -> tuple[FileLayout, list[str] | None]:
+        with _problems(key):
+            size = file.seek(0, io.SEEK_END)
+            file.seek(0)
+        start = _read_exactly(file, 8, key)
+        length = int(struct.unpack("<Q", start)[0])
+        if length > MAX_HEADER_BYTES:
+            raise ChunkRejectedError(StoreProblem.FOREIGN, key, "header too large")
+        if length > size - 8:
+            raise ChunkRejectedError(StoreProblem.CUT_SHORT, key)
+        raw = start + _read_exactly(file, length, key)
+        layout = parse_header(raw, self._fingerprint, key, size)
+        _check_size(layout, size, key)
+        return layout, layout.checksums(raw)
+
     def _read_described(
         self, name: FileName, allocate: Callable[[int], memoryview], tag: str | None
     ) -> dict[str, tuple[TensorSpec, memoryview]]:
         """All tensors of a file that tells their shapes, and whose content has this `tag`."""
         key = name.key
         with self._open(name) as file:
-            with _problems(key):
-                size = file.seek(0, io.SEEK_END)
-                file.seek(0)
-            start = _read_exactly(file, 8, key)
-            length = int(struct.unpack("<Q", start)[0])
-            if length > MAX_HEADER_BYTES:
-                raise ChunkRejectedError(StoreProblem.FOREIGN, key, "header too large")
-            if length > size - 8:
-                raise ChunkRejectedError(StoreProblem.CUT_SHORT, key)
-            raw = start + _read_exactly(file, length, key)
-            layout = parse_header(raw, self._fingerprint, key, size)
-            checksums = layout.checksums(raw)
-            _check_size(layout, size, key)
+            layout, checksums = self._read_header(file, key)
             if checksums is None or (tag is not None and content_tag(layout.specs, checksums) != tag):
                 raise ChunkRejectedError(StoreProblem.FOREIGN, key, "not what was saved")
             memory = [allocate(spec.nbytes) for spec in layout.specs]
