@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from PySide6.QtCore import QObject, Qt, Signal, Slot
+from PySide6.QtCore import QModelIndex, QObject, Qt, Signal, Slot
 from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QMenu, QWidget
 
-from app.conversation import Folder
 from ui.sidebar.conversation_model import ConversationModel, ListRole
 from ui.sidebar.conversation_view import ConversationView
 from ui.sidebar.row_words import one_line, pin_help
@@ -34,136 +34,135 @@ class ChatMenu(QObject):
         super().__init__(parent)
         self._view = view
         self._model = model
+        self._targets: list[str] = []
         self.pin = QAction(self)
-        self.rename = QAction(self)
-        self.duplicate = QAction(self)
         self.compress = QAction(self)
         self.undo_compression = QAction(self)
-        self.delete = QAction(self)
-        self.new_folder = QAction(self)
-        self._undo = QAction(self)
         self.pin.triggered.connect(self._on_pin_triggered)
-        self.duplicate.triggered.connect(self._on_duplicate_triggered)
         self.compress.triggered.connect(self._on_compress_triggered)
         self.undo_compression.triggered.connect(self._on_undo_compression_triggered)
-        self.new_folder.triggered.connect(self._on_new_folder_triggered)
-        for action, key, slot in (
-            (self.delete, QKeySequence(Qt.Key.Key_Delete), self._on_delete_triggered),
-            (self.rename, QKeySequence(Qt.Key.Key_F2), self._on_rename_triggered),
-            (self._undo, QKeySequence(QKeySequence.StandardKey.Undo), self.undo_requested.emit),
+        for key, slot in (
+            (_DELETE, self._on_delete_pressed),
+            (_RENAME, self._on_rename_pressed),
+            (QKeySequence(QKeySequence.StandardKey.Undo), self.undo_requested.emit),
         ):
+            action = QAction(self)
             action.setShortcut(key)
             action.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)  # only while the list has the focus
             action.triggered.connect(slot)
             view.addAction(action)
 
-    def menu(self) -> QMenu:
-        """For the chats selected, else for the folder with the cursor, else for the blank part of the list."""
+    def targets(self, index: QModelIndex) -> list[str]:
+        """The chats that a menu at this row is about: all that are selected if it is one of them, else it alone."""
+        found = index.data(ListRole.CONVERSATION_ID) if index.isValid() else None
+        selected = self._view.selected_ids
+        return selected if found in selected else [found] if found else []
+
+    def menu(self, index: QModelIndex) -> QMenu:
+        """For the row's chats or folder, or for the blank part of the list."""
         menu = QMenu(self._view)
         menu.setToolTipsVisible(True)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        ids = self._view.selected_ids
-        if ids:
-            self._fill_for_chats(menu, ids)
-        elif self._view.current_folder is not None:
-            menu.addActions([self.rename, self.delete])
+        self._targets = self.targets(index)
+        folder_id = index.data(ListRole.FOLDER_ID) if index.isValid() else None
+        if self._targets:
+            self._fill_for_chats(menu, self._targets)
+        elif folder_id is not None:
+            rename = _with_key(self.tr("Rename"), _RENAME)
+            _add(menu, rename, lambda: self._view.edit(self._model.index_of_folder(folder_id)))
+            _add(menu, _with_key(self.tr("Delete"), _DELETE), lambda: self.folder_delete_requested.emit(folder_id))
         else:
-            menu.addAction(self.new_folder)
+            _add(menu, self.tr("New folder"), lambda: self.folder_create_requested.emit([]))
         return menu
 
     def retranslate(self) -> None:
-        self.rename.setText(self.tr("Rename"))
-        self.duplicate.setText(self.tr("Duplicate"))
+        self.pin.setText(self.tr("Pin"))
+        self.pin.setToolTip(pin_help())
         self.compress.setText(self.tr("Compress this chat's memory…"))
         self.undo_compression.setText(self.tr("Undo compression"))
-        self.delete.setText(self.tr("Delete"))
-        self.new_folder.setText(self.tr("New folder"))
-        self.pin.setToolTip(pin_help())
-        self.show_pinned()
-
-    def show_pinned(self) -> None:
-        """The one entry does what is not done yet: some selected are not pinned, so pin; else unpin."""
-        self.pin.setText(self.tr("Unpin") if self._are_pinned(self._view.selected_ids) else self.tr("Pin"))
 
     def _fill_for_chats(self, menu: QMenu, ids: Sequence[str]) -> None:
         is_one = len(ids) == 1
-        self.show_pinned()
+        self.pin.setText(self.tr("Unpin") if self._are_pinned(ids) else self.tr("Pin"))
         menu.addAction(self.pin)
         if is_one:
-            menu.addAction(self.rename)
+            _add(menu, _with_key(self.tr("Rename"), _RENAME), lambda: self._view.edit(self._model.index_of(ids[0])))
         self._add_folders(menu.addMenu(self.tr("Move to folder")), ids)
         if is_one:
-            menu.addAction(self.duplicate)
+            _add(menu, self.tr("Duplicate"), lambda: self.duplicate_requested.emit(ids[0]))
         export = menu.addMenu(self.tr("Export"))
         for file_format, name in EXPORT_FORMATS.items():
-            action = export.addAction(name)
-            action.triggered.connect(self._emit_export(ids, file_format))
+            _add(export, name, partial(self.export_requested.emit, ids, file_format))
         menu.addSeparator()
         if is_one:
             menu.addActions([self.compress, self.undo_compression])
             menu.addSeparator()
-        menu.addAction(self.delete)
+        _add(menu, _with_key(self.tr("Delete"), _DELETE), lambda: self.delete_requested.emit(ids))
 
     def _add_folders(self, menu: QMenu, ids: Sequence[str]) -> None:
         places = {one.folder_id for one in self._model.conversations if one.id in set(ids)}
-        here = next(iter(places)) if len(places) == 1 else ...
+
+        def add_place(words: str, folder_id: int | None) -> None:
+            action = _add(menu, words, lambda: self.move_requested.emit(ids, folder_id))
+            action.setCheckable(True)
+            action.setChecked(places == {folder_id})
+            action.setEnabled(places != {folder_id})
+
         for folder in self._model.folders:
-            self._add_place(menu, one_line(folder.name).replace("&", "&&"), ids, folder, is_here=folder.id == here)
+            add_place(one_line(folder.name).replace("&", "&&"), folder.id)
         if self._model.folders:
             menu.addSeparator()
-        new = menu.addAction(self.tr("New folder…"))
-        new.triggered.connect(lambda: self.folder_create_requested.emit(ids))
-        self._add_place(menu, self.tr("None"), ids, None, is_here=here is None)
-
-    def _add_place(self, menu: QMenu, words: str, ids: Sequence[str], folder: Folder | None, *, is_here: bool) -> None:
-        action = menu.addAction(words)
-        action.setCheckable(True)
-        action.setChecked(is_here)
-        action.setEnabled(not is_here)
-        folder_id = folder.id if folder else None
-        action.triggered.connect(lambda: self.move_requested.emit(ids, folder_id))
-
-    def _emit_export(self, ids: Sequence[str], file_format: str) -> object:
-        return lambda: self.export_requested.emit(ids, file_format)
+        _add(menu, self.tr("New folder…"), lambda: self.folder_create_requested.emit(ids))
+        add_place(self.tr("None"), None)
 
     def _are_pinned(self, ids: Sequence[str]) -> bool:
-        return bool(ids) and all(self._model.index_of(one).data(ListRole.IS_PINNED) for one in ids)
+        """All of them: else the entry pins those that are not yet."""
+        return all(self._model.index_of(one).data(ListRole.IS_PINNED) for one in ids)
 
     @Slot()
     def _on_pin_triggered(self) -> None:
-        ids = self._view.selected_ids
-        is_pinned = not self._are_pinned(ids)
-        for conversation_id in ids:
+        is_pinned = not self._are_pinned(self._targets)
+        for conversation_id in self._targets:
             self.pin_requested.emit(conversation_id, is_pinned)
 
     @Slot()
-    def _on_rename_triggered(self) -> None:
+    def _on_compress_triggered(self) -> None:
+        for conversation_id in self._targets[:1]:
+            self.compress_requested.emit(conversation_id)
+
+    @Slot()
+    def _on_undo_compression_triggered(self) -> None:
+        for conversation_id in self._targets[:1]:
+            self.undo_compression_requested.emit(conversation_id)
+
+    @Slot()
+    def _on_rename_pressed(self) -> None:
         index = self._view.currentIndex()
         if index.isValid() and index.flags() & Qt.ItemFlag.ItemIsEditable:
             self._view.edit(index)
 
     @Slot()
-    def _on_duplicate_triggered(self) -> None:
-        for conversation_id in self._view.selected_ids:
-            self.duplicate_requested.emit(conversation_id)
-
-    @Slot()
-    def _on_compress_triggered(self) -> None:
-        for conversation_id in self._view.selected_ids[:1]:
-            self.compress_requested.emit(conversation_id)
-
-    @Slot()
-    def _on_undo_compression_triggered(self) -> None:
-        for conversation_id in self._view.selected_ids[:1]:
-            self.undo_compression_requested.emit(conversation_id)
-
-    @Slot()
-    def _on_delete_triggered(self) -> None:
+    def _on_delete_pressed(self) -> None:
+        """What is selected; a row that only has the cursor is left alone, unless it is a folder."""
         if ids := self._view.selected_ids:
             self.delete_requested.emit(ids)
         elif (folder_id := self._view.current_folder) is not None:
             self.folder_delete_requested.emit(folder_id)
 
-    @Slot()
-    def _on_new_folder_triggered(self) -> None:
-        self.folder_create_requested.emit([])
+
+def _add(menu: QMenu, words: str, slot: Callable[[], object]) -> QAction:
+    action = menu.addAction(words)
+
+    def on_triggered(_is_checked: bool) -> None:
+        slot()
+
+    action.triggered.connect(on_triggered)
+    return action
+
+
+def _with_key(words: str, key: QKeySequence) -> str:
+    """The key stands in a column of its own; it is the list's, not the menu's."""
+    return f"{words}\t{key.toString(QKeySequence.SequenceFormat.NativeText)}"
+
+
+_DELETE, _RENAME = QKeySequence(Qt.Key.Key_Delete), QKeySequence(Qt.Key.Key_F2)

@@ -182,11 +182,11 @@ class ConversationList(QWidget):
 
     @Slot(QPoint)
     def _on_menu_requested(self, position: QPoint) -> None:
-        ids = self.view.selected_ids
+        index = self.view.indexAt(position)
+        ids = self.menu.targets(index)
         if len(ids) == 1:
             self.menu_about_to_show.emit(ids[0])
-        menu = self.menu.menu()
-        menu.popup(self.view.viewport().mapToGlobal(position))
+        self.menu.menu(index).popup(self.view.viewport().mapToGlobal(position))
 
     @Slot()
     def _on_midnight(self) -> None:

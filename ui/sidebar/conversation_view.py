@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 from PySide6.QtCore import QItemSelectionModel, QModelIndex, QPersistentModelIndex, Qt, Signal
 from PySide6.QtGui import (
     QDragEnterEvent,
@@ -12,7 +15,7 @@ from PySide6.QtGui import (
     QKeyEvent,
     QMouseEvent,
 )
-from PySide6.QtWidgets import QAbstractItemView, QListView, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QApplication, QListView, QWidget
 
 from ui.sidebar.conversation_delegate import ConversationDelegate
 from ui.sidebar.conversation_model import CHATS_MIME, ConversationModel, ListRole
@@ -30,6 +33,8 @@ class ConversationView(QListView):
 
     def __init__(self, model: ConversationModel, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        self._typed = ""
+        self._typed_at = -math.inf
         self._delegate = ConversationDelegate(theme, self)
         self.setModel(model)
         self.setItemDelegate(self._delegate)
@@ -91,12 +96,15 @@ class ConversationView(QListView):
         super().keyPressEvent(event)
 
     def keyboardSearch(self, search: str) -> None:
-        """Type-ahead by the beginning of a title, from the row after the cursor on; the same letter again goes on."""
-        typed = one_line(search).casefold()
-        model, start = self.model(), self.currentIndex().row() + 1
-        for row in (*range(start, model.rowCount()), *range(start)):
+        """Type-ahead by the beginning of a title. Letters typed in one go belong together; one alone goes on."""
+        now = time.monotonic()
+        is_going_on = now - self._typed_at < QApplication.keyboardInputInterval() / 1000
+        self._typed_at = now
+        self._typed = one_line(self._typed + search if is_going_on else search).casefold()
+        model, start = self.model(), self.currentIndex().row() + (not is_going_on)
+        for row in (*range(max(0, start), model.rowCount()), *range(start)):
             index = model.index(row, 0)
-            if index.flags() & Qt.ItemFlag.ItemIsEnabled and str(index.data()).casefold().startswith(typed):
+            if index.flags() & Qt.ItemFlag.ItemIsEnabled and str(index.data()).casefold().startswith(self._typed):
                 self.setCurrentIndex(index)
                 return
 
@@ -113,6 +121,9 @@ class ConversationView(QListView):
             self.selectionModel().setCurrentIndex(index, _Flag.Clear)
             if event.button() is Qt.MouseButton.LeftButton:
                 self.collapse_requested.emit(row.folder.id, not row.is_collapsed)
+            return
+        if event.button() is Qt.MouseButton.RightButton:  # the menu is about the row, which is not chosen by that
+            event.accept()
             return
         super().mousePressEvent(event)
 
