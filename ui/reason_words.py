@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from PySide6.QtCore import QCoreApplication
 
-from engine.protocol.events import SnapshotNotSaved, TurnStatistics
+from engine.protocol.events import Estimated, SnapshotNotSaved, TurnStatistics
 from engine.protocol.misses import MissCode, SaveProblem
 
 
@@ -14,12 +14,13 @@ def _tr(source: str) -> str:
     return QCoreApplication.translate("Reasons", source)
 
 
-def miss_words(statistics: TurnStatistics) -> str:
-    """A clause; "" where nothing was read twice. Replies of an earlier version have an English sentence only."""
-    params = dict(statistics.miss_params)
-    if statistics.miss_code == MissCode.SETTINGS_CHANGED and "field" in params:
+def miss_words(told: TurnStatistics | Estimated) -> str:
+    """A clause; "" where nothing is read twice. Replies of an earlier version have an English sentence only."""
+    params = dict(told.miss_params)
+    if told.miss_code == MissCode.SETTINGS_CHANGED and "field" in params:
         params["field"] = _field_words(params["field"])
-    return _filled(_miss_template(statistics.miss_code), params, statistics.miss_reason or "")
+    sentence = told.miss_reason if isinstance(told, TurnStatistics) else None
+    return _filled(_miss_template(told.miss_code), params, sentence or "")
 
 
 def not_saved_words(event: SnapshotNotSaved) -> str:

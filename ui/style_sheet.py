@@ -61,6 +61,7 @@ QPushButton[kind="pill"] { background: transparent; color: $muted; border: 1px s
 QPushButton[kind="pill"]:hover { color: $text; background: $hover; }
 QPushButton[kind="pill"]:focus { border: 1px solid $accent; }
 QPushButton[kind="pill"]::menu-indicator { image: none; width: 0px; }
+QPushButton[kind="menu"]::menu-indicator { image: none; width: 0px; }
 QPushButton[kind="jump"] { background: $surface; color: $text; border: 1px solid $line; border-radius: 15px;
     min-height: 28px; max-height: 28px; padding: 0px 14px; font-size: ${secondary}px; }
 QPushButton[kind="jump"]:hover { background: $selection; }
@@ -81,6 +82,12 @@ QRadioButton:focus, QCheckBox:focus { color: $accent; }
 
 QFrame#composerCard { background: $surface; border: 1px solid $line; border-radius: ${composer}px; }
 QFrame#composerCard[active="true"] { border: 1px solid $focus_line; }
+QFrame#composerCard[drop="true"] { border: 2px dashed $accent; }
+QFrame[kind="chip"] { background: $code; border: 1px solid $line; border-radius: ${control}px; }
+QFrame[kind="chip"] QLabel { font-size: ${secondary}px; }
+QPushButton[kind="attach"] { background: transparent; color: $muted; padding: 6px 11px; }
+QPushButton[kind="attach"]:hover { color: $text; background: $hover; }
+QLabel[loud="true"] { background: $accent_behind; border-radius: 6px; padding: 3px 8px; color: $text; }
 QFrame#codeCard { background: $code; border: 1px solid $line; border-radius: 8px; }
 QFrame#codeHead { background: transparent; border: none; border-bottom: 1px solid $line; }
 QFrame#notice { background: $code; border: 1px solid $line; border-left: 3px solid $accent; border-radius: 8px; }

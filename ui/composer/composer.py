@@ -1,91 +1,139 @@
-"""The card one writes in: the text field, Send that becomes Stop, and a hint under it."""
+"""The card one writes in: the files that go along, the text field, Send that becomes Stop, and a hint under it."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QMouseEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+from collections.abc import Sequence
+from pathlib import Path
 
-from app.conversation import Attachment, Draft
+from PySide6.QtCore import QEvent, QSize, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QKeySequence, QPalette, QShortcut
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+
+from app.attachments import pasted_attachment
+from app.conversation import Draft
+from app.errors import AttachmentError
+from ui.composer.attachment_bar import AttachmentBar
+from ui.composer.card import ComposerCard
 from ui.composer.composer_edit import ComposerEdit
+from ui.composer.cost_words import Cost
+from ui.composer.hint_line import HintLine
+from ui.icons import icon
+from ui.sidebar.announce import announce
 
 _DRAFT_MS = 600
+ATTACH_KEY = "Ctrl+Shift+A"
 
 
 class Composer(QWidget):
-    """Knows nothing of conversations: the page gives it a draft and hears of changes, of send and of stop."""
+    """Knows nothing of conversations: the page gives it a draft and hears of changes, of send and of stop.
+
+    `draft_changed` comes some time after the last change; its `attachments` is the same tuple object as long as no file
+    came or went. `content_changed` and `attachments_changed` come at once. `edit_last_requested`: Up in an empty field.
+    """
 
     send_requested = Signal(object)  # Draft
     stop_requested = Signal()
     draft_changed = Signal(object)  # Draft
+    edit_last_requested = Signal()
+    content_changed = Signal()
+    attachments_changed = Signal()
+    busy_changed = Signal(bool)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._is_busy = False
         self._is_reply = True
         self._hint_text: str | None = None
-        self._attachments: tuple[Attachment, ...] = ()
+        self._cost: Cost | None = None
+        self._is_refused = False  # by the cost, for just this draft
+        self._told = ""  # about the last thing done here, until the next
         self.edit = ComposerEdit()
+        self.files = AttachmentBar()
         self.button = QPushButton()
         self.button.setProperty("kind", "accent")
-        self.button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click must not take the focus: it would end composing
-        self.button.setCursor(Qt.CursorShape.PointingHandCursor)
-        self.hint = QLabel()
-        self.hint.setProperty("kind", "muted")
-        self.hint.setWordWrap(True)
-        self.hint.setTextFormat(Qt.TextFormat.PlainText)
-        self._card = _Card(self.edit)
-        self._card.setObjectName("composerCard")
+        self.attach_button = QPushButton()
+        self.attach_button.setProperty("kind", "attach")
+        for button in (self.button, self.attach_button):
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click must not take the focus: it would end composing
+            button.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.hint = HintLine()
+        self._card = ComposerCard(self.edit)
         self._draft_timer = QTimer(self, singleShot=True, interval=_DRAFT_MS)
         self._draft_timer.timeout.connect(self._on_draft_due)
         self._lay_out()
-        self.edit.send_pressed.connect(self._on_send_pressed)
-        self.edit.content_changed.connect(self._on_content_changed)
-        self.edit.focus_changed.connect(self._on_focus_changed)
-        self.button.clicked.connect(self._on_button_clicked)
+        self._wire()
         self._retranslate()
 
     @property
     def is_busy(self) -> bool:
         return self._is_busy
 
+    @property
+    def draft(self) -> Draft:
+        """What is there now, without what is being composed."""
+        return Draft(self.edit.toPlainText(), self.files.attachments)
+
     def set_busy(self, is_busy: bool, *, is_reply: bool = True) -> None:
         """While a reply runs, or something else that can be stopped (not `is_reply`), Send is Stop."""
         if (is_busy, is_reply) != (self._is_busy, self._is_reply):
             self._is_busy, self._is_reply = is_busy, is_reply
             self._retranslate()
+            self.busy_changed.emit(is_busy)
 
     def set_send_key(self, send_with: str) -> None:
         self.edit.sends_with = send_with
         self._retranslate()
 
     def set_hint(self, text: str | None) -> None:
-        """What sending now means; None says which key sends."""
+        """What sending now means, before anything else; None leaves the cost to be told."""
         if text != self._hint_text:
             self._hint_text = text
-            self._retranslate()
+            self._show_hint()
+
+    def set_cost(self, cost: Cost | None) -> None:
+        """What sending this very draft costs. One that `is_refused` is not sent: its words say why."""
+        if cost != self._cost:
+            self.hint.set_loud(False)
+        self._cost = cost
+        self._is_refused = cost is not None and cost.is_refused
+        self._show_hint()
 
     def take_draft(self) -> Draft:
         """What is written, with what is being composed; nothing about it is pending afterwards."""
         self._draft_timer.stop()
-        return Draft(self.edit.committed_text(), self._attachments)
+        return Draft(self.edit.committed_text(), self.files.attachments)
 
     def show_draft(self, draft: Draft, *, owner: str = "") -> None:
-        self._attachments = draft.attachments
+        """`owner`: whom it belongs to. Files still being read for the draft before are kept for its owner."""
         self.edit.replace_text(draft.text)
         self._draft_timer.stop()
+        self._told = ""
+        self.files.show_attachments(draft.attachments, owner)
+        if draft.attachments is self.files.attachments:
+            self._draft_timer.stop()  # nothing has come that is not stored
+        self._show_hint()
 
-    def changeEvent(self, event: QEvent) -> None:
-        if event.type() == QEvent.Type.LanguageChange:
-            self._retranslate()
-        super().changeEvent(event)
+    @Slot(object)
+    def accept_files(self, paths: Sequence[Path]) -> None:
+        """Attach them; each is read and shows what has come of it."""
+        self._told = ""
+        self.files.add_files(paths)
+        self.edit.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    # slots
 
     @Slot()
     def _on_send_pressed(self) -> None:
         if self._is_busy:
             return
         draft = self.take_draft()
-        if not draft.is_blank:
+        name = self.files.name_being_read
+        if name is not None:
+            self._tell(self.tr("{name} is still being read; send in a moment").format(name=name))
+        elif self._is_refused:
+            self.hint.set_loud(True)
+            announce(self, self.hint.text())
+        elif not draft.is_blank:
             self.send_requested.emit(draft)
 
     @Slot()
@@ -96,35 +144,104 @@ class Composer(QWidget):
             self._on_send_pressed()
 
     @Slot()
+    def _on_up_pressed(self) -> None:
+        if not self._is_busy and not self.files.chips:
+            self.edit_last_requested.emit()
+
+    @Slot()
+    def _on_attach_pressed(self) -> None:
+        self.edit.committed_text()  # the dialog takes the focus
+        dialog = QFileDialog(self, self.tr("Attach files"))
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
+        dialog.filesSelected.connect(self._on_files_selected)
+        dialog.open()
+
+    @Slot(list)
+    def _on_files_selected(self, names: list[str]) -> None:
+        self.accept_files([Path(name) for name in names])
+
+    @Slot(str)
+    def _on_long_text_pasted(self, text: str) -> None:
+        name = self.tr("Pasted text")
+        try:
+            self.files.add(pasted_attachment(text, name))
+        except AttachmentError as error:
+            self.files.show_error(name, error)
+
+    @Slot()
+    def _on_picture_pasted(self) -> None:
+        self._tell(self.tr("Pictures cannot be read here; paste text, or attach text, code or a PDF"))
+
+    @Slot()
+    def _on_files_changed(self) -> None:
+        self.attachments_changed.emit()
+        self._on_content_changed()
+
+    @Slot()
     def _on_content_changed(self) -> None:
+        self._is_refused = False  # the next estimate says
+        self.hint.set_loud(False)
         self._draft_timer.start()
         self._update_button()
+        if self._told:
+            self._told = ""
+            self._show_hint()
+        self.content_changed.emit()
 
     @Slot()
     def _on_draft_due(self) -> None:
         if self.edit.is_composing:
             self._draft_timer.start()
         else:
-            self.draft_changed.emit(Draft(self.edit.toPlainText(), self._attachments))
+            self.draft_changed.emit(self.draft)
 
     @Slot(bool)
     def _on_focus_changed(self, has_focus: bool) -> None:
-        self._card.setProperty("active", has_focus)
-        self._card.style().unpolish(self._card)
-        self._card.style().polish(self._card)
+        self._card.mark("active", has_focus)
+
+    @Slot()
+    def _on_files_emptied(self) -> None:
+        self.edit.setFocus(Qt.FocusReason.TabFocusReason)
+
+    # Qt overrides
+
+    def changeEvent(self, event: QEvent) -> None:
+        if event.type() == QEvent.Type.LanguageChange:
+            self._retranslate()
+        elif event.type() in (QEvent.Type.PaletteChange, QEvent.Type.StyleChange):
+            self._paint_icon()
+        super().changeEvent(event)
+
+    def _tell(self, words: str) -> None:
+        self._told = words
+        self._show_hint()
+        announce(self, self.hint.text())
 
     def _update_button(self) -> None:
-        self.button.setEnabled(self._is_busy or bool(self._attachments) or not self.edit.is_blank)
+        self.button.setEnabled(self._is_busy or bool(self.files.chips) or not self.edit.is_blank)
 
     def _retranslate(self) -> None:
         self.edit.setPlaceholderText(self.tr("Write a message"))
         self.edit.setAccessibleName(self.tr("Message"))
+        self.edit.setAccessibleDescription(self._key_hint())
         self.button.setText(self.tr("Stop") if self._is_busy else self.tr("Send"))
         stop = self.tr("Stop the reply") if self._is_reply else self.tr("Stop changing this chat's memory")
         self.button.setAccessibleName(stop if self._is_busy else self.tr("Send the message"))
         self.button.setToolTip(self._key_hint() if self._is_busy else "")
-        self.hint.setText(self._hint_text if self._hint_text is not None else self._key_hint())
+        self.attach_button.setText(self.tr("File"))
+        self.attach_button.setAccessibleName(self.tr("Attach files"))
+        words = self.tr("Attach text, code or PDFs ({key}); or drop them here")
+        self.attach_button.setToolTip(words.format(key=ATTACH_KEY))
+        self.attach_button.setAccessibleDescription(self.attach_button.toolTip())
+        self._show_hint()
         self._update_button()
+        self._paint_icon()
+
+    def _show_hint(self) -> None:
+        cost = None if self._told or self._is_busy or (self._hint_text and not self._is_refused) else self._cost
+        words = cost.words if cost else self._told or self._hint_text or ""
+        self.hint.show_words(words, cost.strong if cost else "", self._key_hint())
 
     def _key_hint(self) -> str:
         if self._is_busy and self._is_reply:
@@ -135,33 +252,40 @@ class Composer(QWidget):
             return self.tr("Enter sends, Shift+Enter starts a new line")
         return self.tr("Ctrl+Enter sends, Enter starts a new line")
 
+    def _paint_icon(self) -> None:
+        muted = self.palette().color(QPalette.ColorRole.PlaceholderText).name()
+        self.attach_button.setIcon(icon("paper_clip", muted))
+        self.attach_button.setIconSize(QSize(16, 16))
+
+    def _wire(self) -> None:
+        edit, files = self.edit, self.files
+        edit.send_pressed.connect(self._on_send_pressed)
+        edit.content_changed.connect(self._on_content_changed)
+        edit.focus_changed.connect(self._on_focus_changed)
+        edit.up_pressed.connect(self._on_up_pressed)
+        edit.files_pasted.connect(self.accept_files)
+        self._card.files_dropped.connect(self.accept_files)
+        edit.long_text_pasted.connect(self._on_long_text_pasted)
+        edit.picture_pasted.connect(self._on_picture_pasted)
+        files.changed.connect(self._on_files_changed)
+        files.emptied_by_keys.connect(self._on_files_emptied)
+        self.button.clicked.connect(self._on_button_clicked)
+        self.attach_button.clicked.connect(self._on_attach_pressed)
+        QShortcut(QKeySequence(ATTACH_KEY), self, self._on_attach_pressed)
+
     def _lay_out(self) -> None:
         row = QHBoxLayout()
+        row.addWidget(self.attach_button)
         row.addStretch(1)
         row.addWidget(self.button)
         inside = QVBoxLayout(self._card)
         inside.setContentsMargins(11, 12, 11, 10)
         inside.setSpacing(8)
+        inside.addWidget(self.files)
         inside.addWidget(self.edit)
         inside.addLayout(row)
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
         outer.setSpacing(6)
         outer.addWidget(self._card)
-        hint_row = QHBoxLayout()
-        hint_row.setContentsMargins(4, 0, 4, 0)
-        hint_row.addWidget(self.hint, 1)
-        outer.addLayout(hint_row)
-
-
-class _Card(QFrame):
-    """A click anywhere on the card writes in its field."""
-
-    def __init__(self, edit: ComposerEdit) -> None:
-        super().__init__()
-        self._edit = edit
-        self.setCursor(Qt.CursorShape.IBeamCursor)
-
-    def mousePressEvent(self, event: QMouseEvent) -> None:
-        self._edit.setFocus(Qt.FocusReason.MouseFocusReason)
-        event.accept()
+        outer.addWidget(self.hint)
