@@ -10,12 +10,14 @@ from PySide6.QtWidgets import QMenu
 
 def add_choices(menu: QMenu, choices: Mapping[str, str], chosen: str, choose: Callable[[str], None]) -> None:
     """Append {value: words} to `menu`, the chosen one marked. `choose` hears of another value."""
-    group = QActionGroup(menu)
-    for value, words in choices.items():
-        action = QAction(words.replace("&", "&&"), menu)
+    actions = [QAction(words.replace("&", "&&"), menu) for words in choices.values()]
+    if not actions:
+        return
+    group = QActionGroup(actions[0])  # goes with them when the menu is cleared
+    for action, value in zip(actions, choices, strict=True):
         action.setCheckable(True)
         action.setChecked(value == chosen)
-        action.setData(value)
+        action.setData(str(value))
         group.addAction(action)
         menu.addAction(action)
 

@@ -15,8 +15,8 @@ from engine.protocol.events import ModelInfo
 from ui import numbers
 from ui.choice_menu import add_choices
 from ui.icons import icon
-from ui.language import LANGUAGES
 from ui.memory.precision_words import precision_words
+from ui.more_menu import MoreMenu
 from ui.theme import Theme
 
 _HEIGHT = 52
@@ -29,8 +29,17 @@ class Header(QWidget):
     theme_chosen = Signal(str)
     language_chosen = Signal(str)
     send_key_chosen = Signal(str)
+    new_incognito_requested = Signal()
+    import_requested = Signal()
+    export_requested = Signal(str)  # the chat shown, as "markdown", "html" or "json"
+    export_all_requested = Signal()
+    chat_settings_requested = Signal()
+    settings_requested = Signal()
+    shortcuts_requested = Signal()
+    quit_requested = Signal()
     pin_requested = Signal(bool)
     rename_requested = Signal()
+    duplicate_requested = Signal()
     delete_requested = Signal()
     compress_requested = Signal()
     undo_compression_requested = Signal()
@@ -46,20 +55,17 @@ class Header(QWidget):
         self._model: ModelInfo | None = None
         self._is_loading = True
         self._has_conversation = False
-        self._is_pinned = False
-        self._can_compress = False
-        self._can_undo_compression = False
         self._refused_codecs: tuple[str, ...] = ()
         self.title = ElidedLabel()
         self.title.setProperty("kind", "title")
         self.model_button = _pill()
         self.more_button = _pill()
         self.model_menu = QMenu(self)
-        self.more_menu = QMenu(self)
+        self.more_menu = MoreMenu(settings, self)
         self.model_button.setMenu(self.model_menu)
         self.more_button.setMenu(self.more_menu)
         self.model_menu.aboutToShow.connect(self._on_model_menu_about_to_show)
-        self.more_menu.aboutToShow.connect(self._on_more_menu_about_to_show)
+        self._pass_on_signals()
         row = QHBoxLayout(self)
         row.setContentsMargins(24, 0, 24, 1)
         row.setSpacing(10)
@@ -73,15 +79,15 @@ class Header(QWidget):
     def show_conversation(self, title: str | None) -> None:
         """None: a new chat that is not stored yet."""
         self._has_conversation = title is not None
+        self.more_menu.show_conversation(self._has_conversation)
         self.title.set_full_text(title or self.tr("New chat"))
 
     def show_pinned(self, is_pinned: bool) -> None:
-        self._is_pinned = is_pinned
+        self.more_menu.show_pinned(is_pinned)
 
     def show_compression(self, can_compress: bool, can_undo: bool) -> None:
         """What can be done to the memory of the conversation that is shown."""
-        self._can_compress = can_compress
-        self._can_undo_compression = can_undo
+        self.more_menu.show_compression(self._has_conversation and can_compress, self._has_conversation and can_undo)
 
     def show_refused_codecs(self, refused: tuple[str, ...]) -> None:
         """Ways to keep caches small that this model does not bear."""
@@ -97,6 +103,16 @@ class Header(QWidget):
 
     def show_settings(self, settings: Settings) -> None:
         self._settings = settings
+        self.more_menu.show_settings(settings)
+
+    @Slot()
+    def open_model_menu(self) -> None:
+        """By a key."""
+        self.model_button.showMenu()
+
+    @Slot()
+    def open_more_menu(self) -> None:
+        self.more_button.showMenu()
 
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
@@ -125,34 +141,32 @@ class Header(QWidget):
             menu.addAction(words.replace("&", "&&")).setEnabled(False)
 
     @Slot()
-    def _on_more_menu_about_to_show(self) -> None:
-        menu, settings = self.more_menu, self._settings
-        menu.clear()
-        themes = {"system": self.tr("As the system"), "light": self.tr("Light"), "dark": self.tr("Dark")}
-        add_choices(menu.addMenu(self.tr("Theme")), themes, settings.theme, self.theme_chosen.emit)
-        languages = {"system": self.tr("As the system"), **LANGUAGES}
-        add_choices(menu.addMenu(self.tr("Language")), languages, settings.language, self.language_chosen.emit)
-        keys = {"enter": self.tr("Enter"), "ctrl+enter": self.tr("Ctrl+Enter")}
-        add_choices(menu.addMenu(self.tr("Send with")), keys, settings.send_with, self.send_key_chosen.emit)
-        menu.addSeparator()
-        pin = menu.addAction(self.tr("Keep chat in memory"))
-        pin.setCheckable(True)
-        pin.setChecked(self._is_pinned)
-        pin.triggered.connect(self.pin_requested)
-        compress = menu.addAction(self.tr("Compress this chat's memory…"), self.compress_requested.emit)
-        undo = menu.addAction(self.tr("Undo compression"), self.undo_compression_requested.emit)
-        menu.addSeparator()
-        rename = menu.addAction(self.tr("Rename chat"), self.rename_requested.emit)
-        delete = menu.addAction(self.tr("Delete chat"), self.delete_requested.emit)
-        for action in (pin, rename, delete):
-            action.setEnabled(self._has_conversation)
-        compress.setEnabled(self._has_conversation and self._can_compress)
-        undo.setEnabled(self._has_conversation and self._can_undo_compression)
-
-    @Slot()
     def _on_theme_changed(self) -> None:
         self.model_button.setIcon(icon("chevron_down", self._theme.tokens.muted, 12))
         self.more_button.setIcon(icon("more", self._theme.tokens.muted))
+
+    def _pass_on_signals(self) -> None:
+        menu = self.more_menu
+        for asked, told in (
+            (menu.theme_chosen, self.theme_chosen),
+            (menu.language_chosen, self.language_chosen),
+            (menu.send_key_chosen, self.send_key_chosen),
+            (menu.new_incognito_requested, self.new_incognito_requested),
+            (menu.import_requested, self.import_requested),
+            (menu.export_requested, self.export_requested),
+            (menu.export_all_requested, self.export_all_requested),
+            (menu.chat_settings_requested, self.chat_settings_requested),
+            (menu.settings_requested, self.settings_requested),
+            (menu.shortcuts_requested, self.shortcuts_requested),
+            (menu.quit_requested, self.quit_requested),
+            (menu.pin_requested, self.pin_requested),
+            (menu.rename_requested, self.rename_requested),
+            (menu.duplicate_requested, self.duplicate_requested),
+            (menu.delete_requested, self.delete_requested),
+            (menu.compress_requested, self.compress_requested),
+            (menu.undo_compression_requested, self.undo_compression_requested),
+        ):
+            asked.connect(told)
 
     def _weights_words(self) -> dict[str, str]:
         return {
@@ -182,7 +196,7 @@ class Header(QWidget):
         self.model_button.setText(words)
         self.model_button.setAccessibleName(self.tr("Model: {name}").format(name=words))
         self.more_button.setAccessibleName(self.tr("More"))
-        self.more_button.setToolTip(self.tr("Theme, language, send key, this chat"))
+        self.more_button.setToolTip(self.tr("This chat, settings, keyboard shortcuts"))
 
     def _refused_words(self) -> str:
         if not self._refused_codecs:

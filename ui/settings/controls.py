@@ -153,7 +153,7 @@ class ChoiceControl(Control):
 
     def __init__(self, name: str, choices: Mapping[str, str] | None = None, parent: QWidget | None = None) -> None:
         """`choices`: value -> words; None takes the words of the field `name`."""
-        self.combo = _Combo()
+        self.combo = QuietCombo()
         super().__init__(self.combo, parent)
         self._name = name
         self._choices = choices
@@ -286,7 +286,7 @@ class _Spin(QDoubleSpinBox):
         super().wheelEvent(event) if self.hasFocus() else event.ignore()
 
 
-class _Combo(QComboBox):
+class QuietCombo(QComboBox):
     def wheelEvent(self, event: QWheelEvent) -> None:
         event.ignore()
 

@@ -25,6 +25,7 @@ from app.errors import AppError
 from app.model_library import ModelLibrary
 from app.presets import Presets
 from app.settings import Group, LoadedSettings, Settings
+from ui.fit_screen import resize_within_screen
 from ui.settings.dialog_notice import DialogNotice
 from ui.settings.model_choices import model_choices, shown_model
 from ui.settings.preferences import Preferences
@@ -247,7 +248,7 @@ class SettingsDialog(QDialog):
         column.addLayout(upper, 1)
         column.addLayout(buttons)
         self.setMinimumSize(*_LEAST_SIZE)
-        self.resize(*_SIZE)
+        resize_within_screen(self, *_SIZE)
 
 
 def _button(kind: str = "") -> QPushButton:
