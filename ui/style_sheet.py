@@ -5,7 +5,7 @@ from __future__ import annotations
 from string import Template
 
 from app.paths import resources_dir
-from ui.tokens import RADIUS_COMPOSER, RADIUS_CONTROL, SECONDARY_PX, SMALL_PX, TEXT_PX, TITLE_PX, Tokens
+from ui.tokens import RADIUS_CARD, RADIUS_COMPOSER, RADIUS_CONTROL, SECONDARY_PX, SMALL_PX, TEXT_PX, TITLE_PX, Tokens
 
 _SHEET = Template("""
 * { outline: none; }
@@ -36,38 +36,42 @@ QTextBrowser, QTextEdit, QPlainTextEdit, QListView { background: transparent; bo
 QLineEdit { background: $surface; color: $text; border: 1px solid $line; border-radius: ${control}px;
     padding: 0px 10px; placeholder-text-color: $muted;
     selection-background-color: $selection_text_behind; selection-color: $text; }
-QLineEdit:focus { border: 1px solid $accent; }
+QLineEdit:focus { border: 2px solid $accent; padding: 0px 9px; }
 
 QPushButton { background: $surface; color: $text; border: 1px solid $line; border-radius: ${control}px;
     padding: 6px 12px; }
 QPushButton:hover { background: $selection; }
-QPushButton:focus { border: 1px solid $accent; }
+QPushButton:focus { border: 2px solid $accent; padding: 5px 11px; }
 QPushButton:disabled { color: $muted; }
 QPushButton[kind="accent"] { background: $accent; color: $on_accent; border: 2px solid $accent; font-weight: 600;
     padding: 6px 14px; }
 QPushButton[kind="accent"]:hover { background: $accent_hover; border-color: $accent_hover; }
-QPushButton[kind="accent"]:focus { border-color: $text; }
+QPushButton[kind="accent"]:focus { border-color: $text; padding: 6px 14px; }
 QPushButton[kind="accent"]:disabled { background: $line; border-color: $line; color: $muted_strong; }
 QPushButton[kind="flat"] { background: transparent; color: $muted; border: 1px solid transparent; border-radius: 4px;
     padding: 1px 5px; font-size: ${secondary}px; }
 QPushButton[kind="flat"]:hover { color: $text; background: $hover; }
-QPushButton[kind="flat"]:focus { border: 1px solid $accent; color: $text; }
+QPushButton[kind="flat"]:focus { border: 2px solid $accent; padding: 0px 4px; color: $text; }
 QPushButton[kind="link"] { background: transparent; color: $muted; border: 1px solid transparent; border-radius: 4px;
     padding: 1px 0px; font-size: ${secondary}px; }
 QPushButton[kind="link"]:hover { color: $text; }
+QPushButton[kind="link"]:disabled { color: $line; }
 QPushButton[kind="link"]:focus { border: 1px solid $accent; color: $text; }
 QPushButton[kind="pill"] { background: transparent; color: $muted; border: 1px solid $line; border-radius: 13px;
     min-height: 24px; max-height: 24px; padding: 0px 11px; font-size: ${secondary}px; }
 QPushButton[kind="pill"]:hover { color: $text; background: $hover; }
-QPushButton[kind="pill"]:focus { border: 1px solid $accent; }
+QPushButton[kind="pill"]:focus { border: 2px solid $accent; min-height: 22px; max-height: 22px; padding: 0px 10px; }
 QPushButton[kind="pill"]::menu-indicator { image: none; width: 0px; }
 QPushButton[kind="menu"]::menu-indicator { image: none; width: 0px; }
 QPushButton[kind="jump"] { background: $surface; color: $text; border: 1px solid $line; border-radius: 15px;
     min-height: 28px; max-height: 28px; padding: 0px 14px; font-size: ${secondary}px; }
 QPushButton[kind="jump"]:hover { background: $selection; }
+QPushButton[kind="jump"]:focus { border: 2px solid $accent; min-height: 26px; max-height: 26px; padding: 0px 13px; }
 QPushButton[kind="suggestion"] { text-align: left; padding: 10px 14px; border-radius: 12px; }
+QPushButton[kind="suggestion"]:focus { padding: 9px 13px; }
 
 QPushButton[kind="new"] { text-align: left; padding: 0px 8px; font-weight: 500; }
+QPushButton[kind="new"]:focus { padding: 0px 7px; }
 
 QRadioButton, QCheckBox { color: $text; spacing: 8px; padding: 2px 0px; background: transparent; }
 QRadioButton:disabled, QCheckBox:disabled { color: $muted; }
@@ -77,7 +81,8 @@ QRadioButton::indicator { border-radius: 8px; }
 QCheckBox::indicator { border-radius: 4px; }
 QRadioButton::indicator:checked { width: 6px; height: 6px; border: 5px solid $accent; background: $surface; }
 QCheckBox::indicator:checked { border: 1px solid $accent; background: $accent; image: url("$check"); }
-QRadioButton::indicator:focus, QCheckBox::indicator:focus { border-color: $accent; }
+QRadioButton::indicator:focus { border-color: $text; }
+QCheckBox::indicator:focus, QCheckBox::indicator:checked:focus { border: 2px solid $text; width: 12px; height: 12px; }
 QRadioButton:focus, QCheckBox:focus { color: $accent; }
 
 QFrame#composerCard { background: $surface; border: 1px solid $line; border-radius: ${composer}px; }
@@ -87,7 +92,13 @@ QFrame[kind="chip"] { background: $code; border: 1px solid $line; border-radius:
 QFrame[kind="chip"] QLabel { font-size: ${secondary}px; }
 QPushButton[kind="attach"] { background: transparent; color: $muted; padding: 6px 11px; }
 QPushButton[kind="attach"]:hover { color: $text; background: $hover; }
-QLabel[loud="true"] { background: $accent_behind; border-radius: 6px; padding: 3px 8px; color: $text; }
+QLabel[loud="true"] { background: $accent_behind; border-radius: 6px; color: $text; }
+QFrame#editorCard { background: $surface; border: 1px solid $focus_line; border-radius: ${card}px; }
+QPushButton[kind="file"] { background: $surface; color: $text; border: 1px solid $line; border-radius: ${control}px;
+    padding: 0px 8px; font-size: ${secondary}px; text-align: left; }
+QPushButton[kind="file"]:hover { background: $selection; }
+QPushButton[kind="file"]:focus { border: 1px solid $accent; }
+QPlainTextEdit#attachmentText { background: $code; border: 1px solid $line; border-radius: ${control}px; padding: 8px; }
 QFrame#codeCard { background: $code; border: 1px solid $line; border-radius: 8px; }
 QFrame#codeHead { background: transparent; border: none; border-bottom: 1px solid $line; }
 QFrame#notice { background: $code; border: 1px solid $line; border-left: 3px solid $accent; border-radius: 8px; }
@@ -169,6 +180,7 @@ def style_sheet(tokens: Tokens) -> str:
         arrow_up=_themed_icon("arrow_up", tokens),
         control=RADIUS_CONTROL,
         composer=RADIUS_COMPOSER,
+        card=RADIUS_CARD,
         title=TITLE_PX,
         text_px=TEXT_PX,
         secondary=SECONDARY_PX,

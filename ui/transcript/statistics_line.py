@@ -1,9 +1,10 @@
-"""The quiet line under a reply: what it cost, in words, and Copy. Unknown numbers are left out."""
+"""The quiet line under a reply: what it cost, in words. Unknown numbers are left out."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Signal, Slot
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
+from PySide6.QtCore import QCoreApplication, QEvent, QSize, Qt
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QLabel, QWidget
 
 from engine.protocol.events import FinishReason, TurnStatistics
 from ui import numbers
@@ -12,7 +13,6 @@ from ui.numbers import DASH
 from ui.reason_words import miss_words
 
 _GAP = "\u2003"  # an em space, where the line may wrap
-_COPIED_MS = 1500
 
 
 def _tr(source: str) -> str:
@@ -62,26 +62,16 @@ def statistics_tooltip(statistics: TurnStatistics | None) -> str:
 
 
 class StatisticsLine(QWidget):
-    copy_requested = Signal()
+    """Words only; what can be done with the reply stands in the same row, in `MessageToolbar`."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._statistics: TurnStatistics | None = None
         self._reason: FinishReason | None = None
-        self._words = QLabel()
+        self._words = QLabel(self)
         self._words.setProperty("kind", "muted")
         self._words.setWordWrap(True)
         self._words.setTextFormat(Qt.TextFormat.PlainText)
-        self._copy = QPushButton()
-        self._copy.setProperty("kind", "link")
-        self._copy.clicked.connect(self._on_copy_clicked)
-        self._restore_label = QTimer(self, singleShot=True, interval=_COPIED_MS)
-        self._restore_label.timeout.connect(self._retranslate)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 7, 0, 0)
-        row.setSpacing(12)
-        row.addWidget(self._words, 1)
-        row.addWidget(self._copy, 0, Qt.AlignmentFlag.AlignTop)
         self._retranslate()
 
     @property
@@ -93,21 +83,26 @@ class StatisticsLine(QWidget):
         self._reason = reason
         self._retranslate()
 
+    def hasHeightForWidth(self) -> bool:
+        return True
+
+    def heightForWidth(self, width: int) -> int:
+        self._words.ensurePolished()  # the style sheet says how large the words are
+        return max(0, self._words.heightForWidth(width)) if self.text else 0
+
+    def sizeHint(self) -> QSize:
+        return QSize(self.width(), self.heightForWidth(self.width()))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._words.setGeometry(self.rect())
+
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
             self._retranslate()
         super().changeEvent(event)
 
-    @Slot()
-    def _on_copy_clicked(self) -> None:
-        self.copy_requested.emit()
-        self._copy.setText(self.tr("Copied"))
-        self._restore_label.start()
-
-    @Slot()
     def _retranslate(self) -> None:
         items = statistics_items(self._statistics, self._reason)
         self._words.setText(_GAP.join(item.replace(" ", "\u00a0") for item in items))
         self._words.setToolTip(statistics_tooltip(self._statistics))
-        self._copy.setText(self.tr("Copy"))
-        self._copy.setAccessibleName(self.tr("Copy this reply"))
+        self.updateGeometry()

@@ -1,66 +1,60 @@
-"""The messages of one conversation in a reading column. Only the last ones are built; older ones when scrolled up to.
-
-It follows the end of a reply only while the reader is there. Loading, following and the column are its own; what a
-message looks like is in `messages`.
-"""
+"""The messages of one conversation. What they look like is in `messages`, how they are scrolled in `message_scroll`."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QPoint, Qt, Slot
-from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QPushButton, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtCore import QEvent, Signal, Slot
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import QWidget
 
 from app.conversation import Message
 from engine.protocol.commands import Role
 from engine.protocol.events import FinishReason, TurnStatistics
-from ui.icons import icon
 from ui.theme import Theme
-from ui.tokens import READING_WIDTH, SPACE_XL
-from ui.transcript.messages import AssistantMessage, Notice, UserMessage
+from ui.transcript.message_actions import MessageActions
+from ui.transcript.message_focus import MessageFocus
+from ui.transcript.message_scroll import MessageScroll
+from ui.transcript.message_widget import MessageWidget
+from ui.transcript.message_window import Anchor
+from ui.transcript.messages import AssistantMessage, UserMessage
+from ui.transcript.notice import Notice
+from ui.transcript.quiet_theme import QuietTheme
+from ui.transcript.view_mark import ViewMark
+from ui.transcript.word_marks import WordMarks
 
-FIRST_BUILT = 30  # at most; as many as fill two screens
-OLDER_BUILT = 20
-_CHUNK = 6
-_BUILD_AHEAD_PX = 400
-_AT_END_PX = 12
+_FOUND_SHARE = 0.2  # of the viewport, above a message that was gone to
 
 
-class Transcript(QScrollArea):
+class Transcript(MessageScroll):
+    edit_requested = Signal(object, str)  # ids as objects: those of incognito chats do not fit a C int
+    regenerate_requested = Signal(object)
+    continue_requested = Signal(object)
+    version_requested = Signal(object, int)
+    fork_requested = Signal(object)
+    delete_requested = Signal(object, bool)
+    focus_left = Signal()  # back to where one writes
+
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._theme = theme
-        self._messages: list[Message] = []
-        self._first_built = 0
+        self._actions = MessageActions()
         self._live: AssistantMessage | None = None
+        self._live_text: str | None = None
         self._notice: Notice | None = None
-        self._is_following = True
-        self._is_placing = False
-        self._content = QWidget()
-        self._content.setObjectName("transcriptContent")
-        self._column = QVBoxLayout(self._content)
-        self._column.setSpacing(SPACE_XL - 2)
-        self._column.addStretch(1)
-        self.setWidget(self._content)
-        self.setWidgetResizable(True)
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._jump = QPushButton(self)
-        self._jump.setProperty("kind", "jump")
-        self._jump.hide()
-        self._jump.clicked.connect(self.jump_to_end)
-        self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
-        self.verticalScrollBar().rangeChanged.connect(self._on_range_changed)
+        self._edits: dict[int, str] = {}  # what is being written in messages that have no widget now
+        super().__init__(theme, parent)
+        self._quiet_theme = QuietTheme(theme, self)
+        self._actions.setParent(self)
+        self._focus = MessageFocus(theme, self)
+        self._marks = WordMarks(theme, self)
+        self._connect_actions()
+        for keys, step in (("Alt+Up", -1), ("Alt+Down", 1)):
+            shortcut = QShortcut(QKeySequence(keys), self)  # from anywhere in the window
+            shortcut.activated.connect(lambda wanted=step: self._focus.move(wanted))
+        self._focus.left.connect(self.focus_left)
         theme.changed.connect(self._on_theme_changed)
         self._retranslate()
-        self._on_theme_changed()
 
     @property
     def num_built(self) -> int:
-        return len(self.built())
-
-    @property
-    def is_following(self) -> bool:
-        return self._is_following
+        return len(self.window_rows.widgets)
 
     @property
     def live(self) -> AssistantMessage | None:
@@ -70,89 +64,118 @@ class Transcript(QScrollArea):
     def notice(self) -> Notice | None:
         return self._notice
 
+    @property
+    def mark(self) -> ViewMark | None:
+        """The line above what the model still reads, when it is near what is seen."""
+        return self.window_rows.mark
+
+    @property
+    def messages(self) -> list[Message]:
+        """What is shown, oldest first; a reply that streams as it began."""
+        return self.window_rows.messages
+
     def built(self) -> list[UserMessage | AssistantMessage]:
         """The message widgets there are, oldest first."""
-        items = (self._column.itemAt(i) for i in range(self._column.count()))
-        widgets = (item.widget() for item in items if item is not None)
-        return [widget for widget in widgets if isinstance(widget, UserMessage | AssistantMessage)]
+        return [widget for widget in self.window_rows.built() if isinstance(widget, UserMessage | AssistantMessage)]
 
-    def show_messages(self, messages: list[Message], live_text: str | None, notice: str | None) -> None:
-        """Show a conversation from its end. `live_text`: the last message is a reply that has come to this text."""
-        self._content.setUpdatesEnabled(False)
-        self._clear()
-        self._messages = messages
-        self._first_built = len(messages)
-        if live_text is not None:
-            self._first_built -= 1
-            self._add(self._live_widget(live_text))
-        self._build_first()
-        self._show_notice(notice)
-        self._is_following = True
-        self._content.setUpdatesEnabled(True)
-        self._place_at_end()
+    def show_messages(
+        self, messages: list[Message], live_text: str | None, notice: str | None, *, view_from: int | None = None
+    ) -> None:
+        """Show a conversation from its end. `live_text`: the last message is a reply that has come to this text.
 
-    def add_turn(self, user: Message) -> None:
+        `view_from`: the first message that the model still reads, None for all.
+        """
+        self._discard(self.window_rows.show([], None))
+        self._live, self._live_text = None, live_text
+        self.window_rows.show(messages, view_from)
+        if live_text is not None and messages:
+            self.window_rows.make_ready(len(messages) - 1)
+        self._set_notice(notice)
+        self.jump_to_end()
+
+    def update_messages(
+        self, messages: list[Message], live_text: str | None, notice: str | None, *, view_from: int | None = None
+    ) -> None:
+        """The conversation shown has changed: another version, an edit, a deletion, a reply that begins or goes on."""
+        looked_at, focused = self.anchor(), self._focus.row()
+        looked_at_id = self.messages[looked_at.row].id if looked_at is not None else None
+        self._discard(self.window_rows.show(messages, view_from))
+        for widget in self.window_rows.built():
+            widget.close_saved_edit()
+        self._update_live(live_text)
+        self._set_notice(notice)
+        row = self.window_rows.row_of(looked_at_id) if looked_at_id is not None else None
+        if looked_at is not None and row is not None:
+            looked_at = Anchor(row, looked_at.y, looked_at.height)
+        self.stay(looked_at)
+        if focused is not None:
+            self._focus.restore(focused)
+
+    def add_turn(self, question: Message, reply: Message | None = None) -> None:
         """The user's message was sent: show it and an empty reply, and go there."""
-        self._show_notice(None)
-        self._messages.append(user)
-        self._add(self._widget_for(user))
-        self._add(self._live_widget(""))
+        if reply is None:
+            reply = Message(0, question.conversation_id, Role.ASSISTANT, "", question.created_at)
+        self._set_notice(None)
+        self._live, self._live_text = None, ""
+        self.window_rows.append([question, reply])
+        self.window_rows.make_ready(len(self.messages) - 1)
         self.jump_to_end()
 
     def append_text(self, text: str) -> None:
         if self._live is not None:
             self._live.append(text)
 
-    def finish_live(self, text: str | None, statistics: TurnStatistics | None, reason: FinishReason | None) -> None:
-        if self._live is not None:
-            self._live.finish(text, statistics, reason)
-            self._live = None
+    def finish_live(
+        self,
+        text: str | None,
+        statistics: TurnStatistics | None,
+        reason: FinishReason | None,
+        message: Message | None = None,
+    ) -> None:
+        """The reply that streams has ended; `message` is what was stored of it."""
+        live, self._live, self._live_text = self._live, None, None
+        if live is not None:
+            live.finish(text, statistics, reason)
+            self.window_rows.set_message(len(self.messages) - 1, message or live.message)
+
+    def set_quiet(self, is_quiet: bool) -> None:
+        """False: the conversation is busy, and nothing may change it."""
+        if is_quiet != self._actions.is_quiet:
+            self._actions.is_quiet = is_quiet
+            for widget in self.window_rows.built():
+                widget.refresh_actions()
+
+    def set_send_key(self, send_with: str) -> None:
+        """The key that saves in the inline editor: the composer's, "enter" or "ctrl+enter"."""
+        self._actions.sends_with = send_with
 
     def show_notice(self, sentence: str | None) -> None:
-        if sentence == (self._notice.text if self._notice else None):
+        if sentence != (self._notice.text if self._notice else None):
+            anchor = self.anchor()
+            self._set_notice(sentence)
+            self.changed(anchor)
+
+    def go_to(self, message_id: int, query: str = "") -> None:
+        """Scroll to a message and mark the words of `query` in it for a moment."""
+        row = self.window_rows.row_of(message_id)
+        if row is None:
             return
-        self._show_notice(sentence)
-        if sentence and self._is_following:
-            self._place_at_end()
+        widget = self.go_to_row(row, _FOUND_SHARE)
+        lines = self._marks.mark(widget, query)
+        if lines is not None:
+            self.reveal(*lines)
 
-    @Slot()
-    def jump_to_end(self) -> None:
-        self._is_following = True
-        self._place_at_end()
-
-    @Slot(int)
-    def _on_scrolled(self, value: int) -> None:
-        if self._is_placing:
-            return
-        self._is_following = value >= self.verticalScrollBar().maximum() - _AT_END_PX
-        self._update_jump()
-        if value < _BUILD_AHEAD_PX:
-            self._build_older()
-
-    @Slot(int, int)
-    def _on_range_changed(self, _minimum: int, maximum: int) -> None:
-        if self._is_following and not self._is_placing:
-            self.verticalScrollBar().setValue(maximum)
-        self._update_jump()
+    def begin_edit(self, message_id: int) -> None:
+        """Open a message's editor, unless the conversation is busy."""
+        row = self.window_rows.row_of(message_id)
+        if row is not None and self._actions.is_quiet:
+            self.go_to_row(row, _FOUND_SHARE).begin_edit()
 
     @Slot()
     def _on_theme_changed(self) -> None:
-        self._jump.setIcon(icon("arrow_down", self._theme.tokens.text))
-        for widget in self.built():
+        self._colour_jump()
+        for widget in self.window_rows.built():
             widget.recolour()
-
-    # Qt overrides
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        side = max(SPACE_XL, (self.width() - READING_WIDTH) // 2)
-        bar = self.width() - self.viewport().width()  # the column stays over the composer, scroll bar or not
-        self._column.setContentsMargins(side, SPACE_XL - 2, max(SPACE_XL - 10, side - bar), SPACE_XL)
-        super().resizeEvent(event)
-        if self._first_built > 0 and self.verticalScrollBar().maximum() < self.viewport().height():
-            self._build_first()
-        if self._is_following:
-            self._place_at_end()
-        self._place_jump()
 
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
@@ -165,90 +188,64 @@ class Transcript(QScrollArea):
         self._jump.setAccessibleName(self.tr("Jump to end"))
         self._place_jump()
 
-    def _clear(self) -> None:
-        self._live = None
-        self._notice = None
-        while self._column.count() > 1:
-            item = self._column.takeAt(0)
-            if item is not None and (widget := item.widget()) is not None:
-                widget.hide()
-                widget.deleteLater()
-
-    def _add(self, widget: QWidget) -> None:
-        self._insert(self._column.count() - 1, widget)
-
-    def _insert(self, index: int, widget: QWidget) -> None:
-        self._column.insertWidget(index, widget)
-        widget.show()  # now, not at the next event: what is hidden has no height in the layout
-
-    def _live_widget(self, text: str) -> AssistantMessage:
-        self._live = AssistantMessage(self._theme)
-        self._live.begin(text)
-        return self._live
-
-    def _widget_for(self, message: Message) -> UserMessage | AssistantMessage:
-        if message.role is Role.USER:
-            return UserMessage(self._theme, message)
-        widget = AssistantMessage(self._theme)
-        widget.show_message(message)
+    def _make(self, row: int) -> MessageWidget:
+        message = self.messages[row]
+        theme = self._quiet_theme if row < self.window_rows.view_row else self._theme
+        is_last = row == len(self.messages) - 1
+        widget: UserMessage | AssistantMessage
+        if message.role is Role.ASSISTANT:
+            widget = AssistantMessage(theme, message, self._actions, self.viewport())
+            if is_last and self._live_text is not None and self._live is None:
+                widget.begin(self._live_text)
+                self._live = widget
+            else:
+                widget.show_message(message, is_last=is_last)
+        else:
+            widget = UserMessage(theme, message, self._actions, self.viewport())
+            widget.set_message(message, is_last=is_last)
+        if message.id in self._edits:
+            widget.begin_edit(self._edits.pop(message.id))
+        widget.height_changed.connect(self._on_height_changed)
         return widget
 
-    def _show_notice(self, sentence: str | None) -> None:
-        if self._notice is not None:
-            self._column.removeWidget(self._notice)
-            self._notice.hide()
-            self._notice.deleteLater()
-            self._notice = None
-        if sentence:
-            self._notice = Notice(sentence)
-            self._add(self._notice)
+    def _discard(self, widgets: list[MessageWidget]) -> None:
+        for widget in widgets:
+            if (written := widget.unsaved_edit()) is not None:
+                self._edits[widget.message.id] = written
+            widget.hide()
+            widget.deleteLater()
 
-    def _build_first(self) -> None:
-        """From the end upwards, until the screen is filled twice: what is not seen need not be waited for."""
-        least = max(0, len(self._messages) - FIRST_BUILT)
-        while self._first_built > least:
-            self._build_before(min(_CHUNK, self._first_built - least))
-            if self._column.totalHeightForWidth(self.viewport().width()) > 2 * self.viewport().height():
-                return
-
-    def _build_before(self, count: int) -> None:
-        first = max(0, self._first_built - count)
-        for index, message in enumerate(self._messages[first : self._first_built]):
-            self._insert(index, self._widget_for(message))
-        self._first_built = first
-
-    def _build_older(self) -> None:
-        if self._first_built == 0 or self._is_placing:
+    def _update_live(self, live_text: str | None) -> None:
+        """After `messages` were replaced."""
+        last = len(self.messages) - 1
+        widget = self.window_rows.widgets.get(last)
+        if self._live is not widget:
+            self._live = None  # discarded with its message
+        if live_text is None:
+            if self._live is not None:
+                end = self.messages[last]
+                self.finish_live(end.text, end.statistics, end.finish_reason, end)
+            self._live_text = None
             return
-        self._is_placing = True
-        bar = self.verticalScrollBar()
-        from_end = bar.maximum() - bar.value()
-        self._build_before(OLDER_BUILT)
-        self._lay_out()
-        bar.setValue(bar.maximum() - from_end)
-        self._is_placing = False
+        self._live_text = live_text
+        if self._live is not None and live_text.startswith(self._live.text):
+            self._live.append(live_text[len(self._live.text) :])
+        elif isinstance(widget, AssistantMessage):
+            widget.begin(live_text)
+            self._live = widget
+        elif last >= 0:
+            self.window_rows.make_ready(last)
 
-    def _place_at_end(self) -> None:
-        self._lay_out()
-        bar = self.verticalScrollBar()
-        bar.setValue(bar.maximum())
-        self._update_jump()
+    def _set_notice(self, sentence: str | None) -> None:
+        self._notice = Notice(sentence, self.viewport()) if sentence else None
+        self._set_tail(self._notice)
 
-    def _lay_out(self) -> None:
-        """Make the heights and the scroll range true now, not at the next event."""
-        self._column.activate()
-        height = self._column.totalHeightForWidth(self.viewport().width())
-        self._content.resize(self.viewport().width(), max(height, self.viewport().height()))
-        self._column.activate()
-        self.verticalScrollBar().setRange(0, max(0, height - self.viewport().height()))
-
-    def _update_jump(self) -> None:
-        bar = self.verticalScrollBar()
-        self._jump.setVisible(bar.value() < bar.maximum() - _AT_END_PX)
-        self._place_jump()
-
-    def _place_jump(self) -> None:
-        self._jump.adjustSize()
-        x = (self.viewport().width() - self._jump.width()) // 2
-        self._jump.move(QPoint(x, self.height() - self._jump.height() - 12))
-        self._jump.raise_()
+    def _connect_actions(self) -> None:
+        actions = self._actions
+        actions.edit_requested.connect(self.edit_requested)
+        actions.regenerate_requested.connect(self.regenerate_requested)
+        actions.continue_requested.connect(self.continue_requested)
+        actions.version_requested.connect(self.version_requested)
+        actions.fork_requested.connect(self.fork_requested)
+        actions.delete_requested.connect(self.delete_requested)
+        actions.focus_left.connect(self.focus_left)
