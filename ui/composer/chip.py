@@ -48,7 +48,7 @@ class Chip(QFrame):
         row.setContentsMargins(8, 2, 3, 2)
         row.setSpacing(6)
         row.addWidget(self._icon)
-        row.addWidget(self.label)
+        row.addWidget(self.label, 1)
         row.addWidget(self.details)
         row.addWidget(self.remove_button)
         self.setCursor(Qt.CursorShape.ArrowCursor)

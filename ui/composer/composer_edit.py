@@ -11,7 +11,16 @@ import math
 import time
 
 from PySide6.QtCore import QEvent, QMimeData, QSize, Qt, Signal, Slot
-from PySide6.QtGui import QDragEnterEvent, QFocusEvent, QGuiApplication, QInputMethodEvent, QKeyEvent, QResizeEvent
+from PySide6.QtGui import (
+    QDragEnterEvent,
+    QFocusEvent,
+    QGuiApplication,
+    QInputMethodEvent,
+    QKeyEvent,
+    QResizeEvent,
+    QTextBlockFormat,
+    QTextCursor,
+)
 from PySide6.QtWidgets import QFrame, QSizePolicy, QTextEdit, QWidget
 
 from ui.composer.mime_files import files_of, is_picture, text_of
@@ -47,6 +56,7 @@ class ComposerEdit(QTextEdit):
         self.document().setDocumentMargin(1)
         self.textChanged.connect(self._on_text_changed)
         self.document().documentLayout().documentSizeChanged.connect(self._fit)
+        self.setPlainText("")
         self._fit()
 
     @property
@@ -87,6 +97,18 @@ class ComposerEdit(QTextEdit):
         cursor = self.textCursor()
         cursor.movePosition(cursor.MoveOperation.End)
         self.setTextCursor(cursor)
+
+    def setPlainText(self, text: str) -> None:
+        """Also gives the lines their height, which a new text has lost; neither can be undone."""
+        super().setPlainText(text)
+        self.document().setUndoRedoEnabled(False)
+        cursor = QTextCursor(self.document())
+        cursor.select(QTextCursor.SelectionType.Document)
+        block = QTextBlockFormat()
+        between = max(0, LINE_HEIGHT_PX - self.fontMetrics().height())  # below a line: the first stands at the top
+        block.setLineHeight(between, QTextBlockFormat.LineHeightTypes.LineDistanceHeight.value)
+        cursor.mergeBlockFormat(block)
+        self.document().setUndoRedoEnabled(True)
 
     # Qt overrides
 

@@ -46,7 +46,7 @@ class HintLine(QWidget):
             self.label.setProperty("loud", is_loud)
             self.label.style().unpolish(self.label)
             self.label.style().polish(self.label)
-            self.label.updateGeometry()
+            self.label.setMargin(4 if is_loud else 0)
 
     # Qt overrides
 
