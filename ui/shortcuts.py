@@ -84,7 +84,7 @@ def bind_shortcuts(window: QWidget, slots: Mapping[str, Callable[[], object]]) -
 def key_texts(name: str) -> list[str]:
     """The keys as this system writes them: "Ctrl+N", "⌘N"."""
     form = QKeySequence.SequenceFormat.NativeText
-    return [QKeySequence(key).toString(form) for key in _BY_NAME[name].keys]
+    return [QKeySequence(key).toString(form).replace("Return", "Enter") for key in _BY_NAME[name].keys]
 
 
 def show_key(action: QAction, name: str) -> None:

@@ -60,13 +60,15 @@ QPushButton[kind="link"]:focus { border: 1px solid $accent; color: $text; }
 QPushButton[kind="pill"] { background: transparent; color: $muted; border: 1px solid $line; border-radius: 13px;
     min-height: 24px; max-height: 24px; padding: 0px 11px; font-size: ${secondary}px; }
 QPushButton[kind="pill"]:hover { color: $text; background: $hover; }
-QPushButton[kind="pill"]:focus { border: 2px solid $accent; min-height: 22px; max-height: 22px; padding: 0px 10px; }
+QPushButton[kind="pill"]:focus { border: 2px solid $accent; min-height: 22px; max-height: 22px;
+    padding: 0px 10px; }
 QPushButton[kind="pill"]::menu-indicator { image: none; width: 0px; }
 QPushButton[kind="menu"]::menu-indicator { image: none; width: 0px; }
 QPushButton[kind="jump"] { background: $surface; color: $text; border: 1px solid $line; border-radius: 15px;
     min-height: 28px; max-height: 28px; padding: 0px 14px; font-size: ${secondary}px; }
 QPushButton[kind="jump"]:hover { background: $selection; }
-QPushButton[kind="jump"]:focus { border: 2px solid $accent; min-height: 26px; max-height: 26px; padding: 0px 13px; }
+QPushButton[kind="jump"]:focus { border: 2px solid $accent; min-height: 26px; max-height: 26px;
+    padding: 0px 13px; }
 QPushButton[kind="suggestion"] { text-align: left; padding: 10px 14px; border-radius: 12px; }
 QPushButton[kind="suggestion"]:focus { padding: 9px 13px; }
 
@@ -82,7 +84,8 @@ QCheckBox::indicator { border-radius: 4px; }
 QRadioButton::indicator:checked { width: 6px; height: 6px; border: 5px solid $accent; background: $surface; }
 QCheckBox::indicator:checked { border: 1px solid $accent; background: $accent; image: url("$check"); }
 QRadioButton::indicator:focus { border-color: $text; }
-QCheckBox::indicator:focus, QCheckBox::indicator:checked:focus { border: 2px solid $text; width: 12px; height: 12px; }
+QCheckBox::indicator:focus, QCheckBox::indicator:checked:focus { border: 2px solid $text; width: 12px;
+    height: 12px; }
 QRadioButton:focus, QCheckBox:focus { color: $accent; }
 
 QFrame#composerCard { background: $surface; border: 1px solid $line; border-radius: ${composer}px; }
