@@ -185,8 +185,8 @@ def test_an_unfinished_formula_is_text_while_it_streams() -> None:
 
 def test_tasks_lists_in_lists_and_quotes_in_them() -> None:
     blocks = parse_markdown("- [ ] to do\n- [x] done\n  1. one\n     > quoted\n- [ ]none")
-    seen = [(b.task, b.marker, b.depth, b.quote) for b in blocks if isinstance(b, Paragraph)]
-    assert seen == [(False, 0, 1, 0), (True, 0, 1, 0), (None, 1, 2, 0), (None, None, 2, 1), (None, 0, 1, 0)]
+    seen = [(b.task, b.marker, b.depth, b.quotes) for b in blocks if isinstance(b, Paragraph)]
+    assert seen == [(False, 0, 1, ()), (True, 0, 1, ()), (None, 1, 2, ()), (None, None, 2, (2,)), (None, 0, 1, ())]
     assert plain_text(block_spans(blocks[0])) == "to do"
 
 

@@ -26,13 +26,14 @@ class Span:
 class Paragraph:
     """`heading` 1..6, or 0. `depth` of lists around it; `marker` is set on an item's first paragraph:
     0 for a bullet, else the item's number; `task` says whether an item that is a task is done. `is_tight`: hardly any
-    space above it. `note`: the label of the footnote it belongs to, and `starts_note` in the first one."""
+    space above it. `note`: the label of the footnote it belongs to, and `starts_note` in the first one. `quotes`: for
+    each quote it is in, how many lists are around that."""
 
     spans: tuple[Span, ...]
     heading: int = 0
     depth: int = 0
     marker: int | None = None
-    quote: int = 0
+    quotes: tuple[int, ...] = ()
     is_tight: bool = False
     task: bool | None = None
     note: str | None = None
@@ -54,7 +55,7 @@ class Maths:
 
     latex: str
     depth: int = 0
-    quote: int = 0
+    quotes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class _Reader:
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self._depth = 0
-        self._quote = 0
+        self._quotes: tuple[int, ...] = ()
         self._heading = 0
         self._marker: int | None = None
         self._is_hidden = False
@@ -49,9 +49,9 @@ class _Reader:
             case "list_item_close":
                 self._flush_marker()
             case "blockquote_open":
-                self._quote += 1
+                self._quotes = (*self._quotes, self._depth)
             case "blockquote_close":
-                self._quote -= 1
+                self._quotes = self._quotes[:-1]
             case "heading_open":
                 self._heading = int(token.tag[1:])
             case "heading_close":
@@ -65,10 +65,10 @@ class _Reader:
                 self.blocks.append(fenced(token.content, token.info.strip(), self._depth))
             case "maths_block":
                 self._flush_marker()
-                self.blocks.append(Maths(token.content, self._depth, self._quote))
+                self.blocks.append(Maths(token.content, self._depth, self._quotes))
             case "maths_open":
                 spans = (Span(token.content.replace("\n", LINE_BREAK)),)
-                self.blocks.append(Paragraph(spans, 0, self._depth, None, self._quote))
+                self.blocks.append(Paragraph(spans, 0, self._depth, None, self._quotes))
             case "footnote_reference_open":
                 self._note, self._starts_note = str(token.meta["label"]), True
             case "footnote_reference_close":
@@ -96,11 +96,11 @@ class _Reader:
         is_tight = self._depth > 0 and self._is_hidden
         starts_note, self._starts_note = self._starts_note, False
         self.blocks.append(
-            Paragraph(spans, self._heading, self._depth, marker, self._quote, is_tight, task, self._note, starts_note)
+            Paragraph(spans, self._heading, self._depth, marker, self._quotes, is_tight, task, self._note, starts_note)
         )
 
     def _flush_marker(self) -> None:
         """An item without a paragraph of its own still shows its marker."""
         if self._marker is not None:
             marker, self._marker = self._marker, None
-            self.blocks.append(Paragraph((), 0, self._depth, marker, self._quote, True))
+            self.blocks.append(Paragraph((), 0, self._depth, marker, self._quotes, True))

@@ -18,7 +18,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QSizePol
 from ui.markdown.blocks import Code
 from ui.markdown.highlight import CodeLexer, LexRun, Line
 from ui.theme import Theme, mono_font
-from ui.transcript.prose_document import INDENT_PX
+from ui.transcript.block_marks import INDENT_PX
 
 _LINE_PX = 20
 _PADDING = 10

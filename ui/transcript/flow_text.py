@@ -6,23 +6,20 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from PySide6.QtCore import QRect, QSize, Qt, QUrl, Slot
+from PySide6.QtCore import QMimeData, QSize, Qt, QUrl, Slot
 from PySide6.QtGui import (
-    QColor,
     QDesktopServices,
     QPainter,
     QPaintEvent,
-    QTextBlock,
     QTextDocument,
-    QTextFormat,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser, QWidget
 
 from ui.theme import Theme
+from ui.transcript.block_marks import paint_marks
+from ui.transcript.plain_text import document_text
 
-QUOTE_PROPERTY = int(QTextFormat.Property.UserProperty) + 1
-RULE_PROPERTY = int(QTextFormat.Property.UserProperty) + 2
 _SAFE_SCHEMES = {"http", "https", "mailto"}
 
 
@@ -48,6 +45,9 @@ class FlowText(QTextBrowser):
     def natural_width(self, at_most: int) -> int:
         """The width the text takes when it may be `at_most` wide."""
         return min(at_most, math.ceil(self._measured(at_most, QTextDocument.idealWidth)) + 1)
+
+    def plain_text(self) -> str:
+        return document_text(self.document())
 
     # Qt overrides
 
@@ -76,18 +76,15 @@ class FlowText(QTextBrowser):
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
         painter = QPainter(self.viewport())
-        block = self.document().begin()
-        while block.isValid():
-            if block.blockFormat().hasProperty(QUOTE_PROPERTY):
-                rect = self._block_rect(block)
-                follows = block.previous().isValid() and block.previous().blockFormat().hasProperty(QUOTE_PROPERTY)
-                top = self._block_rect(block.previous()).bottom() if follows else rect.top() + 3
-                painter.fillRect(QRect(0, top, 2, rect.bottom() + 1 - top), self._theme.color("line"))
-            elif block.blockFormat().hasProperty(RULE_PROPERTY):
-                middle = self._block_rect(block).center().y()
-                painter.fillRect(QRect(0, middle, self.width(), 1), QColor(self._theme.tokens.line))
-            block = block.next()
+        paint_marks(painter, self.document(), self._theme.tokens, event.rect(), self.width())
         painter.end()
+
+    def createMimeDataFromSelection(self) -> QMimeData:
+        """Plain text only, with formulas as they are written."""
+        cursor = self.textCursor()
+        result = QMimeData()
+        result.setText(document_text(self.document(), cursor.selectionStart(), cursor.selectionEnd()))
+        return result
 
     @Slot()
     def _on_contents_changed(self) -> None:
@@ -108,9 +105,6 @@ class FlowText(QTextBrowser):
         result = measure(document)
         document.setTextWidth(drawn)
         return result
-
-    def _block_rect(self, block: QTextBlock) -> QRect:
-        return self.document().documentLayout().blockBoundingRect(block).toAlignedRect()
 
 
 def open_safely(url: QUrl) -> bool:

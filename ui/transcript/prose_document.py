@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import (
@@ -15,16 +16,28 @@ from PySide6.QtGui import (
     QTextDocument,
     QTextFrameFormat,
     QTextLength,
-    QTextListFormat,
+    QTextOption,
     QTextTableFormat,
 )
 
-from ui.markdown.blocks import Block, Maths, Paragraph, Rule, Span, Table
+from ui.markdown.blocks import LINE_BREAK, Block, Maths, Paragraph, Rule, Span, Table
 from ui.theme import mono_font, ui_font
-from ui.tokens import LINE_HEIGHT_PX, TEXT_PX, Tokens
-from ui.transcript.flow_text import QUOTE_PROPERTY, RULE_PROPERTY
+from ui.tokens import LINE_HEIGHT_PX, SECONDARY_PX, TEXT_PX, Tokens
+from ui.transcript.block_marks import (
+    INDENT_PX,
+    MARKER_PROPERTY,
+    QUOTE_PROPERTY,
+    QUOTE_PX,
+    RULE_PROPERTY,
+    TASK_PROPERTY,
+    THIN_PROPERTY,
+    marker_room,
+    quote_bars,
+)
+from ui.transcript.footnotes import Footnotes
+from ui.transcript.formula_object import FormulaObject, insert_formula
 
-INDENT_PX = 20
+_NOTE_LINE_PX = 19
 _HEADING_PX = {1: 20, 2: 18, 3: 16, 4: 15, 5: 14, 6: 14}
 _ALIGNMENTS = {
     "left": Qt.AlignmentFlag.AlignLeft,
@@ -37,10 +50,14 @@ _LINE_HEIGHT_TYPE = QTextBlockFormat.LineHeightTypes.MinimumHeight.value
 class ProseWriter:
     """Appends to one document. The very first block of a reply (`is_first`) has no space above it."""
 
-    def __init__(self, document: QTextDocument, tokens: Tokens, is_first: bool = True) -> None:
+    def __init__(
+        self, document: QTextDocument, tokens: Tokens, is_first: bool = True, notes: Footnotes | None = None
+    ) -> None:
         self._document = document
         self._tokens = tokens
         self._is_first = is_first
+        self._notes = notes or Footnotes()
+        self._has_formulas = False
         self._is_fresh = True  # the last block of the document holds nothing yet
         self.is_empty = True
         document.setIndentWidth(INDENT_PX)
@@ -57,7 +74,7 @@ class ProseWriter:
                 case Table():
                     self._write_table(cursor, block)
                 case Maths():
-                    self._write_paragraph(cursor, Paragraph((Span(block.latex, code=True),), depth=block.depth))
+                    self._write_maths(cursor, block)
                 case Rule():
                     self._start_block(cursor, self._block_format(8, 8, rule=True), QTextCharFormat())
                 case _:
@@ -68,22 +85,40 @@ class ProseWriter:
     def _write_paragraph(self, cursor: QTextCursor, paragraph: Paragraph) -> None:
         above = 2 if paragraph.is_tight else 8
         block_format = self._block_format(14 if paragraph.heading else above, 2 if paragraph.heading else 0)
-        base = self._base_format(paragraph.heading, is_quiet=paragraph.quote > 0)
-        if paragraph.quote:
-            block_format.setProperty(QUOTE_PROPERTY, paragraph.quote)
-            block_format.setLeftMargin(14 * paragraph.quote)
-        if paragraph.depth and paragraph.marker is None:
-            block_format.setIndent(paragraph.depth)
+        base = self._base_format(paragraph.heading, bool(paragraph.quotes), paragraph.note is not None)
+        _place(block_format, paragraph.depth, paragraph.quotes)
+        if paragraph.task is not None:
+            block_format.setProperty(TASK_PROPERTY, paragraph.task)
+        elif paragraph.marker is not None:
+            block_format.setProperty(MARKER_PROPERTY, paragraph.marker)
+            block_format.setLeftMargin(block_format.leftMargin() + marker_room(paragraph.marker))
+        if paragraph.note is not None:
+            _place_note(block_format, paragraph.starts_note)
         self._start_block(cursor, block_format, base)
-        if paragraph.marker is not None:
-            cursor.createList(_list_format(paragraph.depth, paragraph.marker))
+        if paragraph.starts_note and paragraph.note is not None:
+            cursor.insertText(f"{self._notes.number(paragraph.note) or paragraph.note}.\t", base)
         self._write_spans(cursor, paragraph.spans, base)
+
+    def _write_maths(self, cursor: QTextCursor, maths: Maths) -> None:
+        block_format = self._block_format(12, 6)
+        _place(block_format, maths.depth, maths.quotes)
+        base = self._base_format(0)
+        self._start_block(cursor, block_format, base)
+        self._handle_formulas()
+        if insert_formula(cursor, maths.latex, True, base):
+            block_format.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+            cursor.mergeBlockFormat(block_format)
+        else:
+            source = maths.latex.replace("\n", LINE_BREAK)
+            cursor.insertText(source, self._span_format(Span(source, code=True), base))
 
     def _write_table(self, cursor: QTextCursor, table: Table) -> None:
         columns = max(1, len(table.alignments))
         if not self.is_empty:
             self._start_block(cursor, _thin_format(), _thin_characters())
-        text_table = cursor.insertTable(max(1, len(table.rows)), columns, _table_format(self._tokens))
+        table_format = _table_format(self._tokens)
+        table_format.setLeftMargin(table.depth * INDENT_PX)
+        text_table = cursor.insertTable(max(1, len(table.rows)), columns, table_format)
         for row, cells in enumerate(table.rows):
             base = self._base_format(0)
             if row == 0:
@@ -98,7 +133,7 @@ class ProseWriter:
                 block_format = QTextBlockFormat()
                 block_format.setAlignment(_ALIGNMENTS.get(table.alignments[column], Qt.AlignmentFlag.AlignLeft))
                 inner.setBlockFormat(block_format)
-                self._write_spans(inner, spans, base)
+                self._write_spans(inner, spans, base, 1 / columns)
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.setBlockFormat(_thin_format())
         cursor.setBlockCharFormat(_thin_characters())
@@ -114,9 +149,28 @@ class ProseWriter:
         else:
             cursor.insertBlock(block, characters)
 
-    def _write_spans(self, cursor: QTextCursor, spans: tuple[Span, ...], base: QTextCharFormat) -> None:
+    def _write_spans(
+        self, cursor: QTextCursor, spans: tuple[Span, ...], base: QTextCharFormat, share: float = 1.0
+    ) -> None:
+        """`share`: of the width of the document, what a formula may take."""
         for span in spans:
-            cursor.insertText(span.text, self._span_format(span, base))
+            if span.maths is not None:
+                self._handle_formulas()
+                if not insert_formula(cursor, span.text, span.maths == "display", self._span_format(span, base), share):
+                    cursor.insertText(span.text, self._span_format(replace(span, code=True), base))
+            elif span.note is not None and (number := self._notes.number(span.note)) is not None:
+                raised = self._span_format(span, base)
+                raised.setVerticalAlignment(QTextCharFormat.VerticalAlignment.AlignSuperScript)
+                raised.setForeground(QColor(self._tokens.accent))
+                cursor.insertText(number, raised)
+            else:
+                cursor.insertText(span.text, self._span_format(span, base))
+
+    def _handle_formulas(self) -> None:
+        """The document learns to draw formulas with the first of them."""
+        if not self._has_formulas:
+            FormulaObject(self._document)
+            self._has_formulas = True
 
     def _span_format(self, span: Span, base: QTextCharFormat) -> QTextCharFormat:
         result = QTextCharFormat(base)
@@ -136,11 +190,11 @@ class ProseWriter:
             result.setFontUnderline(True)
         return result
 
-    def _base_format(self, heading: int, is_quiet: bool = False) -> QTextCharFormat:
+    def _base_format(self, heading: int, is_quoted: bool = False, is_note: bool = False) -> QTextCharFormat:
         result = QTextCharFormat()
-        pixels = _HEADING_PX.get(heading, TEXT_PX)
+        pixels = _HEADING_PX.get(heading, SECONDARY_PX if is_note else TEXT_PX)
         result.setFont(ui_font(pixels, QFont.Weight.DemiBold if heading else QFont.Weight.Normal))
-        result.setForeground(QColor(self._tokens.muted if is_quiet else self._tokens.text))
+        result.setForeground(QColor(self._tokens.muted if is_quoted or is_note else self._tokens.text))
         return result
 
     def _block_format(self, above: int, below: int, rule: bool = False) -> QTextBlockFormat:
@@ -160,16 +214,22 @@ def write_plain(document: QTextDocument, text: str, tokens: Tokens) -> None:
     writer.write([Paragraph((Span(line),), is_tight=True) for line in text.split("\n")])
 
 
-def _list_format(depth: int, marker: int) -> QTextListFormat:
-    result = QTextListFormat()
-    result.setIndent(depth)
-    if marker:
-        result.setStyle(QTextListFormat.Style.ListDecimal)
-        result.setStart(marker)
-    else:
-        style = QTextListFormat.Style.ListDisc if depth == 1 else QTextListFormat.Style.ListCircle
-        result.setStyle(style)
-    return result
+def _place(block_format: QTextBlockFormat, depth: int, quotes: tuple[int, ...]) -> None:
+    """In as many lists and quotes as it is."""
+    block_format.setIndent(depth)
+    if quotes:
+        block_format.setProperty(QUOTE_PROPERTY, quote_bars(quotes))
+        block_format.setLeftMargin(QUOTE_PX * len(quotes))
+
+
+def _place_note(block_format: QTextBlockFormat, starts_note: bool) -> None:
+    """The number of a footnote hangs before its text."""
+    block_format.setLeftMargin(block_format.leftMargin() + INDENT_PX)
+    block_format.setTopMargin(4)
+    block_format.setLineHeight(_NOTE_LINE_PX, _LINE_HEIGHT_TYPE)
+    if starts_note:
+        block_format.setTextIndent(-INDENT_PX)
+        block_format.setTabPositions([QTextOption.Tab(INDENT_PX, QTextOption.TabType.LeftTab)])
 
 
 def _table_format(tokens: Tokens) -> QTextTableFormat:
@@ -190,6 +250,7 @@ def _table_format(tokens: Tokens) -> QTextTableFormat:
 def _thin_format() -> QTextBlockFormat:
     result = QTextBlockFormat()
     result.setLineHeight(1, QTextBlockFormat.LineHeightTypes.FixedHeight.value)
+    result.setProperty(THIN_PROPERTY, True)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from ui.markdown.stream import MarkdownStream, Update, parse_markdown
 from ui.theme import Theme
 from ui.transcript.code_block import CodeBlock
 from ui.transcript.flow_text import FlowText
+from ui.transcript.footnotes import Footnotes
 from ui.transcript.prose_document import ProseWriter
 
 _CARET = Span("▍")
@@ -25,6 +27,7 @@ class ReplyBody(QWidget):
         super().__init__(parent)
         self._theme = theme
         self._stream = MarkdownStream()
+        self._notes = Footnotes()
         self._finished: list[ProsePart | CodeBlock] = []
         self._open: list[ProsePart | CodeBlock] = []
         self._layout = QVBoxLayout(self)
@@ -47,7 +50,7 @@ class ReplyBody(QWidget):
         """Show another whole reply than the one that streamed."""
         for part in self.parts:
             self._discard(part)
-        self._finished, self._open, self._stream = [], [], MarkdownStream()
+        self._finished, self._open, self._stream, self._notes = [], [], MarkdownStream(), Footnotes()
         self.show_text(text)
 
     def feed(self, text: str) -> None:
@@ -64,15 +67,25 @@ class ReplyBody(QWidget):
             part.recolour()
 
     def plain_text(self) -> str:
-        return "\n".join(part.code if isinstance(part, CodeBlock) else part.toPlainText() for part in self.parts)
+        return "\n".join(part.code if isinstance(part, CodeBlock) else part.plain_text() for part in self.parts)
 
     def _apply(self, update: Update) -> None:
+        self._define_notes(update)
         for block in update.finished:
             if isinstance(block, Code):
                 self._append_code(block)
             else:
                 self._append_prose(block)
         self._show_open(update.open)
+
+    def _define_notes(self, update: Update) -> None:
+        """References drawn before their definition are drawn again, as the numbers they have now."""
+        blocks = (*update.finished, *update.open)
+        labels = {block.note for block in blocks if isinstance(block, Paragraph) and block.starts_note and block.note}
+        defined = {label for label in sorted(labels) if self._notes.define(label)}
+        for part in self._finished if defined else ():
+            if isinstance(part, ProsePart):
+                part.number_notes(defined)
 
     def _append_code(self, code: Code) -> None:
         if self._open and isinstance(self._open[0], CodeBlock):
@@ -87,7 +100,7 @@ class ReplyBody(QWidget):
     def _append_prose(self, block: Block) -> None:
         last = self._finished[-1] if self._finished else None
         if not isinstance(last, ProsePart):
-            last = self._insert(len(self._finished), ProsePart(self._theme, is_first=not self._finished))
+            last = self._insert(len(self._finished), ProsePart(self._theme, self._notes, is_first=not self._finished))
             self._finished.append(last)
         last.append_block(block)
 
@@ -115,7 +128,7 @@ class ReplyBody(QWidget):
                 self._open.append(self._insert(position, CodeBlock(self._theme, code)))
             return
         if not isinstance(old, ProsePart):
-            old = self._insert(position, ProsePart(self._theme, is_first=position == 0))
+            old = self._insert(position, ProsePart(self._theme, self._notes, is_first=position == 0))
             self._open.append(old)
         old.replace(group)
 
@@ -133,11 +146,12 @@ class ReplyBody(QWidget):
 class ProsePart(FlowText):
     """A run of blocks without code between them. Keeps its blocks, to draw them again in another theme."""
 
-    def __init__(self, theme: Theme, is_first: bool, parent: QWidget | None = None) -> None:
+    def __init__(self, theme: Theme, notes: Footnotes, is_first: bool, parent: QWidget | None = None) -> None:
         super().__init__(theme, parent)
+        self._notes = notes
         self._blocks: list[Block] = []
         self._is_first = is_first
-        self._writer = ProseWriter(self.document(), theme.tokens, is_first)
+        self._writer = ProseWriter(self.document(), theme.tokens, is_first, notes)
         self._retranslate()
 
     def append_block(self, block: Block) -> None:
@@ -148,6 +162,11 @@ class ProsePart(FlowText):
     def replace(self, blocks: list[Block]) -> None:
         if blocks != self._blocks:
             self._blocks = blocks
+            self._rewrite()
+
+    def number_notes(self, labels: set[str]) -> None:
+        """The footnotes with these `labels` have numbers now."""
+        if any(span.note in labels for block in self._blocks for span in block_spans(block)):
             self._rewrite()
 
     def recolour(self) -> None:
@@ -168,7 +187,7 @@ class ProsePart(FlowText):
 
     def _rewrite(self) -> None:
         self.document().clear()
-        self._writer = ProseWriter(self.document(), self._theme.tokens, self._is_first)
+        self._writer = ProseWriter(self.document(), self._theme.tokens, self._is_first, self._notes)
         self._writer.write(self._blocks)
         self._update_focus_policy()
 
@@ -180,5 +199,4 @@ def _with_caret(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     if not isinstance(last, Paragraph):
         return blocks
     spans = (*last.spans, _CARET)
-    ended = Paragraph(spans, last.heading, last.depth, last.marker, last.quote, last.is_tight)
-    return (*blocks[:-1], ended)
+    return (*blocks[:-1], replace(last, spans=spans))
