@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from PySide6.QtCore import QEvent, QItemSelectionModel, QModelIndex, QPoint, Qt, QTimer, Signal, Slot
+from PySide6.QtCore import (
+    QEvent,
+    QItemSelectionModel,
+    QModelIndex,
+    QPersistentModelIndex,
+    QPoint,
+    Qt,
+    QTimer,
+    Signal,
+    Slot,
+)
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QVBoxLayout, QWidget
 
 from app.conversation import Conversation, Folder
@@ -89,8 +99,13 @@ class ConversationList(QWidget):
     def show_conversations(self, conversations: Sequence[Conversation], folders: Sequence[Folder] = ()) -> None:
         """Newest first. Selection, scroll position and an open editor stay."""
         was_shown = self._is_shown(self._current)
+        cursor = QPersistentModelIndex(self.view.currentIndex())
+        had_cursor = cursor.isValid()
+        neighbours = self.model.chats_from(cursor.row()) if had_cursor else []
         with ScrollAnchor(self.view):
             self.model.show_conversations(conversations, folders)
+        if had_cursor and not cursor.isValid():
+            self.view.put_cursor(next(filter(QModelIndex.isValid, map(self.model.index_of, neighbours)), QModelIndex()))
         if not was_shown and self._is_shown(self._current):
             self.select(self._current)
         self.search.chats_changed()
@@ -126,6 +141,19 @@ class ConversationList(QWidget):
 
     def edit_folder(self, folder_id: int) -> None:
         self._edit(self.model.index_of_folder(folder_id))
+
+    def step(self, by: int) -> None:
+        """Open the next chat (1) or the previous one (-1) of those that are seen."""
+        rows = [self.model.index(row, 0) for row in range(self.model.rowCount())]
+        seen = [str(index.data(ListRole.CONVERSATION_ID)) for index in rows if index.data(ListRole.CONVERSATION_ID)]
+        if not seen:
+            return
+        if self._current in seen:
+            wanted = min(max(seen.index(self._current) + by, 0), len(seen) - 1)
+        else:
+            wanted = 0 if by > 0 else len(seen) - 1
+        if seen[wanted] != self._current:
+            self.view.setCurrentIndex(self.model.index_of(seen[wanted]))
 
     @Slot()
     def focus_filter(self) -> None:

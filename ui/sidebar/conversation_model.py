@@ -129,6 +129,11 @@ class ConversationModel(QAbstractListModel):
     def index_of_folder(self, folder_id: int) -> QModelIndex:
         return self._index(folder_key(folder_id))
 
+    def chats_from(self, row: int) -> list[str]:
+        """The ids of the chats below `row`, and then of those above it: the nearest first."""
+        below, above = self._rows[row + 1 :], reversed(self._rows[:row])
+        return [one.conversation.id for one in (*below, *above) if isinstance(one, ChatRow)]
+
     def refresh_words(self) -> None:
         """The language changed."""
         if self._rows:

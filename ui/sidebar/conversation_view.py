@@ -74,6 +74,9 @@ class ConversationView(QListView):
     # Qt overrides
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
+        if self.is_editing:  # what the editor has no use for, as Return
+            super().keyPressEvent(event)
+            return
         index = self.currentIndex()
         row = index.data(ListRole.ROW) if index.isValid() else None
         key = event.key()

@@ -9,7 +9,6 @@ from PySide6.QtWidgets import QLineEdit, QWidget
 from ui.sidebar.row_words import one_line
 
 DEBOUNCE_MS = 80
-_FIRST_JAMO, _LAST_JAMO = "\u3131", "\u3163"  # single letters, which begin a syllable
 
 
 class SearchField(QLineEdit):
@@ -39,10 +38,9 @@ class SearchField(QLineEdit):
 
     @Slot()
     def tell(self) -> None:
-        """Tell it at once. A single letter that begins a Hangul syllable is not looked for yet."""
+        """Tell it at once."""
         self.timer.stop()
-        begun = len(self._preedit) == 1 and _FIRST_JAMO <= self._preedit <= _LAST_JAMO
-        query = one_line(self.text() if begun else self.typed)
+        query = one_line(self.typed)
         if query != self._query:
             self._query = query
             self.query_changed.emit(query)
