@@ -17,11 +17,20 @@ from app.errors import AppError, InterruptedCallError, exit_code_of
 from app.log_setup import logging_to
 from app.paths import DataPaths, default_data_dir
 from engine.protocol.commands import BenchName
-from engine.protocol.config import KV_PRECISIONS, Weights
+from engine.protocol.config import KV_AUTO, KV_PRECISIONS, Weights
 from engine.protocol.errors import EngineError
 
 _log = logging.getLogger(__name__)
 _LARGEST_SEED = 2**63 - 1
+_MOST_DIGITS = 20
+_SIZES = {
+    "--layers": "layers that keep tokens",
+    "--heads": "query heads, to tell MHA, GQA and MQA apart",
+    "--kv-heads": "heads with keys and values",
+    "--head-dim": "numbers of a head",
+    "--tokens": "length of the chat (default: all that the model reads)",
+}
+_SIZE_PRECISIONS = ["16bit", "bf16", "fp16", "float32", *(name for name in KV_PRECISIONS if name != KV_AUTO)]
 _LEAST_KEPT, _MOST_KEPT, _DEFAULT_KEPT = 10, 90, 30  # percent
 
 
@@ -160,11 +169,13 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--context", type=_positive, metavar="N", help="cached tokens")
     _add_model_options(bench)
 
-    size = _add(verbs, "size", "how large a KV cache gets")
-    size.add_argument("--model", metavar="NAME_OR_PATH")
-    for option in ("--layers", "--kv-heads", "--head-dim", "--tokens"):
-        size.add_argument(option, type=_positive, metavar="N")
-    size.add_argument("--precision", choices=["16bit", "bf16", "fp16", "float32"], default="16bit")
+    size = _add(verbs, "size", "how large a KV cache gets, and what fits here")
+    size.add_argument("--model", metavar="NAME_OR_PATH", help="a model on disk, in place of the next four")
+    for option, words in _SIZES.items():
+        size.add_argument(option, type=_positive, metavar="N", help=words)
+    size.add_argument("--batch", type=_positive, metavar="N", default=1, help="chats of that length (default 1)")
+    size.add_argument("--precision", choices=_SIZE_PRECISIONS, default="16bit", help="default: 16bit")
+    size.add_argument("--weights-bytes", type=_positive, metavar="N", help="of the memory here, for the weights")
     return parser
 
 
@@ -206,9 +217,11 @@ def _percent_kept(text: str) -> int:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    if len(text) > _MOST_DIGITS:
+        raise argparse.ArgumentTypeError(f"{text[:_MOST_DIGITS]}... is far too much")
+    number = int(text) if text.isdecimal() else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return number
 
 

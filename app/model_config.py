@@ -40,11 +40,12 @@ def read_model_config(folder: Path) -> ModelConfig | None:
     hidden_size = _count(config, "hidden_size")
     head_dim = _count(config, "head_dim") or (hidden_size // num_heads if hidden_size and num_heads else None)
     is_plain = _count(config, "kv_lora_rank") is None  # compressed (MLA) caches are counted otherwise
+    is_one_head = config.get("multi_query") is True and not config.get("new_decoder_architecture")  # Falcon-7B
     return ModelConfig(
         family=family,
         context_length=_count(config, "max_position_embeddings"),
         num_layers=_num_attention_layers(config) if is_plain else None,
-        num_kv_heads=_count(config, "num_key_value_heads") or num_heads,
+        num_kv_heads=1 if is_one_head else _count(config, "num_key_value_heads") or num_heads,
         head_dim=head_dim,
     )
 
