@@ -250,12 +250,11 @@ def test_a_damaged_pdf_never_raises_anything_else(write):
 
 
 def test_a_pdf_that_takes_too_long_is_given_up_in_the_middle_of_a_page():
-    page = ") Tj ET BT (".join("x" * 50)
+    page = ") Tj ET BT (".join("x" * 150)
     times = iter(range(10_000))
-    with pytest.raises(FileTooSlowError, match="60 s"):
+    with pytest.raises(FileTooSlowError, match="120 s"):
         pdf_text(a_pdf(page), "slow.pdf", most=1000, go_on=lambda: None, clock=lambda: float(next(times)))
-    assert 60 <= next(times) < 70
-    assert MOST_S == 60
+    assert MOST_S <= next(times) < MOST_S + 10
 
 
 def test_no_more_of_a_pdf_is_read_than_goes_with_a_message():
