@@ -67,14 +67,10 @@ class SearchField(QLineEdit):
 
     def event(self, event: QEvent) -> bool:
         """Esc is the window's too; in a field that holds something it is the field's."""
-        is_escape = isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_Escape
-        if is_escape and (self.text() or self._preedit):
-            if event.type() == QEvent.Type.ShortcutOverride:
-                event.accept()
-                return True
+        if (self.text() or self._preedit) and takes_escape(event):
             if event.type() == QEvent.Type.KeyPress:
                 self.escape_pressed.emit()
-                return True
+            return True
         return super().event(event)
 
     def focusOutEvent(self, event: QFocusEvent) -> None:
@@ -91,3 +87,11 @@ class SearchField(QLineEdit):
 
     def _wait(self) -> None:
         self.timer.start()
+
+
+def takes_escape(event: QEvent) -> bool:
+    """Whether it is Esc; then it is taken from the window's shortcut."""
+    is_escape = isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_Escape
+    if is_escape and event.type() == QEvent.Type.ShortcutOverride:
+        event.accept()
+    return is_escape and event.type() in (QEvent.Type.ShortcutOverride, QEvent.Type.KeyPress)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal, Slot
+from PySide6.QtCore import QAbstractListModel, QEvent, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal, Slot
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QLabel, QListView, QVBoxLayout, QWidget
 
 from ui.sidebar.announce import announce
 from ui.sidebar.row_words import chats_words, title_words
 from ui.sidebar.search_delegate import SearchDelegate
+from ui.sidebar.search_field import takes_escape
 from ui.sidebar.search_rows import FoundChat, FoundRow, FoundText
 from ui.theme import Theme
 
@@ -52,6 +53,7 @@ class SearchModel(QAbstractListModel):
 class SearchResults(QWidget):
     chosen = Signal(str, object)  # a conversation, and the id of a message in it or None
     left_at_top = Signal()
+    escape_pressed = Signal()
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -59,9 +61,10 @@ class SearchResults(QWidget):
         self.view = _ResultView()
         self.view.setModel(self.model)
         self.view.setItemDelegate(SearchDelegate(theme, self.view))
-        self.view.entered.connect(self._on_entered)
+        self.view.entered_row.connect(self._on_entered)
         self.view.clicked.connect(self._on_entered)
         self.view.left_at_top.connect(self.left_at_top)
+        self.view.escape_pressed.connect(self.escape_pressed)
         self.count = QLabel()
         self.count.setProperty("kind", "muted")
         self.count.setTextFormat(Qt.TextFormat.PlainText)
@@ -121,8 +124,9 @@ class SearchResults(QWidget):
 
 
 class _ResultView(QListView):
-    entered = Signal(QModelIndex)
+    entered_row = Signal(QModelIndex)
     left_at_top = Signal()
+    escape_pressed = Signal()
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,10 +135,17 @@ class _ResultView(QListView):
         self.setEditTriggers(QListView.EditTrigger.NoEditTriggers)
         self.setMouseTracking(True)
 
+    def event(self, event: QEvent) -> bool:
+        if takes_escape(event):
+            if event.type() == QEvent.Type.KeyPress:
+                self.escape_pressed.emit()
+            return True
+        return super().event(event)
+
     def keyPressEvent(self, event: QKeyEvent) -> None:
         match event.key():
             case Qt.Key.Key_Return | Qt.Key.Key_Enter:
-                self.entered.emit(self.currentIndex())
+                self.entered_row.emit(self.currentIndex())
             case Qt.Key.Key_Up if self.currentIndex().row() <= 0:
                 self.left_at_top.emit()
             case _:

@@ -45,6 +45,7 @@ class SearchRoom(QObject):
         field.enter_pressed.connect(results.choose)
         field.escape_pressed.connect(self.end)
         results.left_at_top.connect(self._on_left_at_top)
+        results.escape_pressed.connect(self.end)
         results.chosen.connect(self._on_chosen)
 
     @property
@@ -53,6 +54,13 @@ class SearchRoom(QObject):
 
     def chats_changed(self) -> None:
         if self.is_active and not self.timer.isActive():
+            self.timer.start()
+
+    def set_shown(self, is_shown: bool) -> None:
+        """While the window is closed nothing is looked for: the store may be closed too."""
+        self._field.timer.stop()
+        self.timer.stop()
+        if is_shown and self.is_active:
             self.timer.start()
 
     def retranslate(self) -> None:
