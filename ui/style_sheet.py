@@ -55,7 +55,6 @@ QPushButton[kind="flat"]:focus { border: 2px solid $accent; padding: 0px 4px; co
 QPushButton[kind="link"] { background: transparent; color: $muted; border: 1px solid transparent; border-radius: 4px;
     padding: 1px 0px; font-size: ${secondary}px; }
 QPushButton[kind="link"]:hover { color: $text; }
-QPushButton[kind="link"]:disabled { color: $line; }
 QPushButton[kind="link"]:focus { border: 1px solid $accent; color: $text; }
 QPushButton[kind="pill"] { background: transparent; color: $muted; border: 1px solid $line; border-radius: 13px;
     min-height: 24px; max-height: 24px; padding: 0px 11px; font-size: ${secondary}px; }

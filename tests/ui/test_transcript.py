@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import unicodedata
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from PySide6.QtCore import QCoreApplication, QEvent, QPoint, QPointF, Qt
@@ -101,12 +102,13 @@ def check_whole(transcript: Transcript) -> None:
         ]
         assert [one for one in seen(transcript) if one in wanted] == wanted
     widgets = transcript.built()
-    for widget, following in zip(widgets, widgets[1:], strict=False):
+    for widget, following in pairwise(widgets):
         if following.message.id == widget.message.id + 1 and transcript.mark is None:
             gap = top_of(transcript, following) - top_of(transcript, widget) - widget.height()
             assert gap in (2, 20)
     for widget in widgets:
-        assert widget.height() == widget.heightForWidth(widget.width())
+        if widget.message.id in seen(transcript):
+            assert widget.height() == widget.heightForWidth(widget.width())
 
 
 def check_at_end(transcript: Transcript) -> None:
@@ -272,9 +274,8 @@ def test_keys_scroll_while_the_transcript_has_the_focus(transcript: Transcript, 
     transcript.activateWindow()
     transcript.setFocus()
     bar = transcript.verticalScrollBar()
-    end = bar.maximum()
     QTest.keyClick(transcript, Qt.Key.Key_PageUp)
-    assert bar.value() == end - transcript.viewport().height() + 40
+    assert bar.maximum() - bar.value() == transcript.viewport().height() - 40
     QTest.keyClick(transcript, Qt.Key.Key_PageDown)
     check_at_end(transcript)
     QTest.keyClick(transcript, Qt.Key.Key_Up)
@@ -295,7 +296,7 @@ def test_keys_scroll_after_a_click_into_a_text_too(transcript: Transcript) -> No
     text.setFocus()
     QTest.keyClick(text, Qt.Key.Key_PageUp)
     bar = transcript.verticalScrollBar()
-    assert bar.value() == bar.maximum() - transcript.viewport().height() + 40
+    assert bar.maximum() - bar.value() == transcript.viewport().height() - 40
 
 
 def test_opening_and_closing_leaves_no_widget_behind(transcript: Transcript, qtbot: QtBot) -> None:
@@ -508,7 +509,8 @@ def test_a_line_tells_where_the_models_view_begins(transcript: Transcript, qtbot
     transcript.update_messages(chat, None, None, view_from=39)
     settle(transcript, qtbot)
     assert transcript.mark is not None
-    assert transcript.mark.y() > below.y()
+    above = next(one for one in transcript.built() if one.message.id == 38)
+    assert transcript.mark.y() > above.y()
     transcript.update_messages(chat, None, None)
     settle(transcript, qtbot)
     assert transcript.mark is None
@@ -560,7 +562,8 @@ def test_the_words_found_deep_in_a_long_message_are_scrolled_to(transcript: Tran
     transcript.go_to(10, "needle")
     widget = next(one for one in transcript.built() if one.message.id == 10)
     edit = next(edit for edit in widget.findChildren(QTextEdit) if edit.extraSelections())
-    rect = edit.cursorRect(edit.extraSelections()[0].cursor)
+    selections = edit.extraSelections()  # kept: the cursors are theirs
+    rect = edit.cursorRect(selections[0].cursor)
     y = edit.viewport().mapTo(transcript.viewport(), rect.topLeft()).y()
     assert 0 <= y < transcript.viewport().height()
 

@@ -7,12 +7,14 @@ true height of the contents, as far as it was measured, and what is seen always 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 
 from PySide6.QtCore import QEvent, QPoint, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QKeyEvent, QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import QAbstractScrollArea, QAbstractSlider, QApplication, QFrame, QPushButton, QWidget
 
+from app.conversation import Message
 from ui.icons import icon
 from ui.theme import Theme
 from ui.tokens import LINE_HEIGHT_PX, READING_WIDTH, SPACE_XL
@@ -47,6 +49,7 @@ class MessageScroll(QAbstractScrollArea):
         self.window_rows = MessageWindow(self._make, lambda: ViewMark(theme, self.viewport()))
         self._tail: QWidget | None = None
         self._is_following = True
+        self._is_at_top = False  # likewise kept, when messages turn out taller than was thought
         self._is_placing = False
         self._slices = QTimer(self, interval=0)
         self._slices.timeout.connect(self._on_slice_due)
@@ -72,12 +75,12 @@ class MessageScroll(QAbstractScrollArea):
 
     @Slot()
     def jump_to_end(self) -> None:
-        self._is_following = True
+        self._is_following, self._is_at_top = True, False
         self.build()
 
-    def anchor(self) -> Anchor | None:
-        """What the reader looks at now; to be handed back after a change."""
-        return self.window_rows.anchor(self._value())
+    def anchor(self, stays: Callable[[Message], bool] = lambda _: True) -> Anchor | None:
+        """What the reader looks at now, and `stays`; to be handed back after a change."""
+        return self.window_rows.anchor(self._value(), stays)
 
     def changed(self, anchor: Anchor | None) -> None:
         """Heights have changed, of rows or of the tail: everything in its place, and `anchor` where it was."""
@@ -96,7 +99,7 @@ class MessageScroll(QAbstractScrollArea):
 
     def go_to_row(self, row: int, above_share: float) -> MessageWidget:
         """Build `row` and scroll to it, with a share of the viewport above it."""
-        self._is_following = False
+        self._is_following = self._is_at_top = False
         self.window_rows.make_ready(row)
         for _ in range(2):  # what is built above may have another height than was thought
             self._fill(None, self.window_rows.top(row) - int(self.viewport().height() * above_share))
@@ -117,7 +120,7 @@ class MessageScroll(QAbstractScrollArea):
         if over >= 0 and under <= 0:
             return
         step = over if over < 0 else min(under, over)
-        self._is_following = False
+        self._is_following = self._is_at_top = False
         self._fill(None, self._value() + step)
         self._after_scroll()
 
@@ -254,10 +257,13 @@ class MessageScroll(QAbstractScrollArea):
         return max(0, min(value, self._end()))
 
     def _value_after(self, anchor: Anchor | None) -> int:
-        return self._end() if self._is_following else self._bounded(self.window_rows.value_for(anchor))
+        if self._is_following:
+            return self._end()
+        return 0 if self._is_at_top else self._bounded(self.window_rows.value_for(anchor))
 
     def _after_scroll(self) -> None:
         self._is_following = self._value() >= self._end() - _AT_END_PX
+        self._is_at_top = self._value() == 0
         self._update_jump()
 
     def _update_jump(self) -> None:

@@ -125,15 +125,16 @@ class MessageWindow:
         else:
             self._heights = HeightIndex(self._estimated(row) for row in rows)
 
-    def anchor(self, value: int) -> Anchor | None:
-        """The first message seen, if possible one that is built."""
+    def anchor(self, value: int, stays: Callable[[Message], bool] = lambda _: True) -> Anchor | None:
+        """The first message seen, if possible one that is built, and `stays` through what is about to change."""
         if not self.messages:
             return None
         first = self.row_at(value)
         for row in range(first, len(self.messages)):
             if self.top(row) >= value + self._page:
                 break
-            if row in self._fresh and self.top(row) + self.height(row) > value:
+            is_seen = self.top(row) + self.height(row) > value
+            if row in self._fresh and is_seen and stays(self.messages[row]):
                 return Anchor(row, self.top(row) - value, self._heights[row])
         return Anchor(first, self.top(first) - value, self._heights[first])
 
@@ -164,7 +165,12 @@ class MessageWindow:
         if not self.messages:
             return None
         seen = self._rows_between(value, value + self._page)
-        for row in reversed(seen) if is_upward else seen:
+        ready = next((row for row in seen if row in self._fresh), seen[-1] + 1 if is_upward else seen[0])
+        outward = [
+            *reversed(range(seen[0], ready)),
+            *range(ready, seen[-1] + 1),
+        ]  # so that nothing ready is pushed away
+        for row in outward:
             if row not in self._fresh:
                 return row
         if not is_ahead:

@@ -97,7 +97,9 @@ class Transcript(MessageScroll):
         self, messages: list[Message], live_text: str | None, notice: str | None, *, view_from: int | None = None
     ) -> None:
         """The conversation shown has changed: another version, an edit, a deletion, a reply that begins or goes on."""
-        looked_at, focused = self.anchor(), self._focus.row()
+        texts = {message.id: message.text for message in messages}
+        looked_at = self.anchor(lambda message: texts.get(message.id) == message.text)
+        focused = self._focus.row()
         looked_at_id = self.messages[looked_at.row].id if looked_at is not None else None
         self._discard(self.window_rows.show(messages, view_from))
         for widget in self.window_rows.built():
