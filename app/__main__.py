@@ -107,11 +107,13 @@ def _run_window(application: QApplication, paths: DataPaths, store: Conversation
     from app.engine_bridge import EngineBridge
     from app.live_settings import LiveSettings
     from app.model_library import ModelLibrary
-    from app.settings import load_settings
+    from app.presets import Presets
+    from app.settings import read_settings
     from app.single_instance import InstanceServer
     from ui.main_window import MainWindow
 
-    settings = load_settings(paths.settings)
+    loaded = read_settings(paths.settings)
+    settings = loaded.settings
     bridge = EngineBridge()
     engine = _make_engine(engine_config(paths, settings), bridge.deliver)
     library = ModelLibrary(resources_dir(), paths.data_dir)
@@ -120,7 +122,9 @@ def _run_window(application: QApplication, paths: DataPaths, store: Conversation
     bridge.event_arrived.connect(library.handle)
 
     live_settings = LiveSettings(paths, settings, session, engine)
-    window = MainWindow(session, store, bridge, engine, library, settings, live_settings.change)
+    window = MainWindow(
+        session, store, bridge, engine, library, settings, live_settings.change, Presets(paths.presets), loaded
+    )
     server = InstanceServer(paths)
 
     def on_raise_asked() -> None:

@@ -5,15 +5,12 @@ Invariant: no event of a conversation that is gone, and no order of actions, rea
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from PySide6.QtCore import QObject, Signal, Slot
 
 from app.chat_session import ChatSession
 from app.conversation import Conversation, Draft, Message, MessageState
 from app.conversation_store import ConversationStore
 from app.errors import AppError, UnknownConversationError
-from engine.protocol.commands import Role
 from engine.protocol.events import (
     Compressed,
     EngineStopped,
@@ -23,6 +20,7 @@ from engine.protocol.events import (
     Phase,
     SnapshotNotSaved,
     TextArrived,
+    ViewMoved,
 )
 from ui.chat_page import ChatPage
 from ui.error_words import error_words, failure_words
@@ -36,6 +34,7 @@ class ChatController(QObject):
     opened = Signal(object)  # Conversation, or None for a new chat
     conversations_changed = Signal()
     turn_ended = Signal()
+    cost_changed = Signal()  # what sending would cost may have changed
 
     def __init__(
         self,
@@ -53,6 +52,7 @@ class ChatController(QObject):
         self._meter = meter
         self._live = live
         self._current: str | None = None
+        self._is_new_incognito = False
         self._new_draft = Draft()
         self._stored_draft = Draft()
         self._notices = Notices()
@@ -67,18 +67,54 @@ class ChatController(QObject):
     def current(self) -> str | None:
         return self._current
 
+    @property
+    def is_new_incognito(self) -> bool:
+        """Whether the new chat that is shown will be an incognito one."""
+        return self._current is None and self._is_new_incognito
+
     @Slot(object)
-    def open(self, conversation_id: str | None) -> None:
+    def open(self, conversation_id: str | None, *, is_incognito: bool = False) -> None:
         """Show a conversation; None is a new chat, which is stored with its first message."""
         self.keep_draft()
+        self._is_new_incognito = is_incognito
         self._show(conversation_id)
+
+    def show_message(self, conversation_id: str, message_id: int | None, query: str = "") -> None:
+        """Show a conversation at one of its messages, on whichever branch it lies, with the words of `query` marked."""
+        if message_id is not None and not self._session.is_busy(conversation_id):
+            try:
+                if all(message.id != message_id for message in self._store.messages(conversation_id)):
+                    self._session.show_version(conversation_id, message_id)
+            except AppError as error:
+                self._tell(conversation_id, error)
+        if conversation_id == self._current:
+            self.refresh()
+        else:
+            self.open(conversation_id)
+        if message_id is not None:
+            self._page.transcript.go_to(message_id, query)
+
+    def store_new(self) -> str | None:
+        """Store the new chat that is shown, before its first message. None where that fails; it is told then."""
+        if self._current is None:
+            draft = self._page.composer.take_draft()
+            try:
+                self._current = self._session.new_conversation(is_incognito=self._is_new_incognito).id
+            except AppError as error:
+                self._tell(None, error)
+                return None
+            self._new_draft = Draft()
+            self._store_draft(draft)
+            self.conversations_changed.emit()
+            self.opened.emit(self._conversation(self._current))
+        return self._current
 
     @Slot(object)
     def send(self, draft: Draft) -> None:
         conversation_id = self._current
         try:
             if conversation_id is None:
-                conversation_id = self._session.new_conversation().id
+                conversation_id = self._session.new_conversation(is_incognito=self._is_new_incognito).id
                 self._current = conversation_id
                 self._new_draft = Draft()
             request_id = self._session.send(conversation_id, draft)
@@ -87,21 +123,27 @@ class ChatController(QObject):
             self._tell(conversation_id, error)
             self.conversations_changed.emit()
             return
-        self._live.reply_requested(conversation_id, request_id)
-        self._notices.clear(conversation_id)
-        self._notices.clear(None)
         self._stored_draft = Draft()
         page = self._page
         page.composer.show_draft(Draft(), owner=self._owner)
-        page.composer.set_busy(True)
+        self.reply_requested(conversation_id, request_id)
         if page.is_empty:
             page.transcript.show_messages([], None, None)
             page.show_empty(False)
-        question = Message(0, conversation_id, Role.USER, draft.text, datetime.now(UTC), attachments=draft.attachments)
-        page.transcript.add_turn(question)
-        self._meter.reply_requested(conversation_id)
+        sent = self._messages(conversation_id)[-2:]
+        if len(sent) == 2:
+            page.transcript.add_turn(*sent)
         self.conversations_changed.emit()
         self.opened.emit(self._conversation(conversation_id))
+
+    def reply_requested(self, conversation_id: str, request_id: str, text_before: str = "") -> None:
+        """The session was asked for a reply; Send is Stop there until it has come. `text_before`: it goes on."""
+        self._live.reply_requested(conversation_id, request_id, text_before)
+        self._notices.clear(conversation_id)
+        self._notices.clear(None)
+        if conversation_id == self._current:
+            self._set_busy(True)
+        self._meter.reply_requested(conversation_id)
 
     @Slot()
     def stop(self) -> None:
@@ -113,7 +155,7 @@ class ChatController(QObject):
         draft = self._page.composer.take_draft()
         if self._current is not None:
             self._store_draft(draft)
-        elif is_closing and not draft.is_blank:
+        elif is_closing and not draft.is_blank and not self._is_new_incognito:
             try:
                 self._current = self._session.new_conversation().id
             except AppError as error:
@@ -122,6 +164,20 @@ class ChatController(QObject):
                 self._store_draft(draft)
         else:
             self._new_draft = draft
+
+    def refresh(self) -> None:
+        """What is stored of the chat that is shown has changed."""
+        conversation = self._conversation(self._current)
+        if conversation is None:
+            self._show(None)
+            return
+        messages, notice = self._messages(conversation.id), self._notices.words(conversation.id)
+        self._page.transcript.update_messages(
+            messages, self._live_text(messages), notice, view_from=conversation.view_from
+        )
+        self._page.show_empty(not messages and notice is None)
+        self._set_busy(self._session.is_busy(conversation.id))
+        self.cost_changed.emit()
 
     def forget(self, conversation_id: str) -> None:
         """A conversation is gone for good."""
@@ -134,14 +190,15 @@ class ChatController(QObject):
         self._live.reply_requested(conversation_id, request_id)
         self._notices.clear(conversation_id)
         if conversation_id == self._current:
-            self._page.composer.set_busy(True, is_reply=False)
+            self._set_busy(True, is_reply=False)
         self._meter.refresh()
         self.refresh_words()
 
     def compression_ended(self, conversation_id: str, outcome: Compressed | CompressionFailed) -> None:
         self._notices.put(conversation_id, outcome)
         if conversation_id == self._current:
-            self._page.composer.set_busy(False)
+            self._set_busy(False)
+            self.cost_changed.emit()
         self.refresh_words()
 
     def take(self, event: object) -> None:
@@ -159,11 +216,14 @@ class ChatController(QObject):
                 self._on_failed(event)
             case ModelLoaded():
                 self._model_failure = None
+                self.cost_changed.emit()
+            case ViewMoved() if event.conversation_id == self._current:
+                self.refresh()
             case SnapshotNotSaved():
                 self._notices.take_not_saved(event, model.cannot_resume_reason if model else None)
             case EngineStopped():
                 self._live.stop_all()
-                self._page.composer.set_busy(False)
+                self._set_busy(False)
                 self._page.transcript.finish_live(None, None, None)
 
     def refresh_words(self) -> None:
@@ -200,26 +260,38 @@ class ChatController(QObject):
     def _show(self, conversation_id: str | None) -> None:
         page = self._page
         conversation = self._conversation(conversation_id)
-        messages: list[Message] = []
-        if conversation is not None:
-            try:
-                messages = self._store.messages(conversation.id)
-            except AppError as error:
-                self._notices.put(conversation.id, error)
+        messages = self._messages(conversation.id) if conversation else []
         self._current = conversation.id if conversation else None
-        reply = self._live.of(self._current)
-        is_streaming = bool(messages) and messages[-1].state is MessageState.STREAMING
-        live_text = reply.text if reply is not None and is_streaming else None
-        page.transcript.show_messages(messages, live_text, self._notices.words(self._current))
-        page.show_empty(not messages and self._notices.words(self._current) is None)
+        notice = self._notices.words(self._current)
+        view_from = conversation.view_from if conversation else None
+        page.transcript.show_messages(messages, self._live_text(messages), notice, view_from=view_from)
+        page.show_empty(not messages and notice is None)
         is_compressing = conversation is not None and self._session.is_compressing(conversation.id)
         is_answering = conversation is not None and self._session.is_busy(conversation.id)
-        page.composer.set_busy(is_answering or is_compressing, is_reply=not is_compressing)
+        self._set_busy(is_answering or is_compressing, is_reply=not is_compressing)
         self._stored_draft = conversation.draft if conversation else Draft()
         page.composer.show_draft(conversation.draft if conversation else self._new_draft, owner=self._owner)
         self._meter.show_conversation(self._current, messages)
         self.refresh_words()
         self.opened.emit(conversation)
+        self.cost_changed.emit()
+
+    def _messages(self, conversation_id: str) -> list[Message]:
+        try:
+            return self._store.messages(conversation_id)
+        except AppError as error:
+            self._notices.put(conversation_id, error)
+            return []
+
+    def _live_text(self, messages: list[Message]) -> str | None:
+        """What has come of the last message, if it is a reply being written."""
+        reply = self._live.of(self._current)
+        is_streaming = bool(messages) and messages[-1].state is MessageState.STREAMING
+        return reply.text if reply is not None and is_streaming else None
+
+    def _set_busy(self, is_busy: bool, *, is_reply: bool = True) -> None:
+        self._page.composer.set_busy(is_busy, is_reply=is_reply)
+        self._page.transcript.set_quiet(not is_busy)
 
     @Slot(object)
     def _on_draft_changed(self, draft: Draft) -> None:
@@ -231,30 +303,34 @@ class ChatController(QObject):
     @Slot(str)
     def _on_suggestion_chosen(self, text: str) -> None:
         if not self._page.composer.is_busy:
-            draft = Draft(text)
-            self._page.composer.show_draft(draft, owner=self._owner)
-            self.send(draft)
+            self.send(Draft(text))
 
     def _on_finished(self, event: Finished) -> None:
         self._notices.take_finished(event)
         if event.conversation_id == self._current:
-            self._page.transcript.finish_live(event.text, event.statistics, event.finish_reason)
-            self._page.composer.set_busy(False)
+            before = self._live.text_before(event.request_id)
+            last = self._messages(event.conversation_id)[-1:]
+            self._page.transcript.finish_live(
+                before + event.text, event.statistics, event.finish_reason, last[0] if last else None
+            )
+            self._set_busy(False)
+            self.cost_changed.emit()
         self.conversations_changed.emit()
         self.turn_ended.emit()
 
     def _on_failed(self, event: Failed) -> None:
-        """The session may have taken messages away again, and put the text back into the draft."""
+        """The session may have taken messages away again, and put what was written back into the draft."""
         assert event.conversation_id is not None
         self._notices.put(event.conversation_id, event)
         if event.conversation_id == self._current:
             typed, stored = self._page.composer.take_draft(), self._stored_draft
             self._show(self._current)
-            back = self._stored_draft.text
-            withdrawn = back.removesuffix(stored.text).rstrip("\n") if stored.text else back
-            draft = Draft("\n".join(filter(None, (withdrawn, typed.text))), typed.attachments)
+            back = self._stored_draft
+            text = back.text.removesuffix(stored.text).rstrip("\n") if stored.text else back.text
+            files = tuple(one for one in back.attachments if one not in (*stored.attachments, *typed.attachments))
+            draft = Draft("\n".join(filter(None, (text, typed.text))), (*files, *typed.attachments))
             self._page.composer.show_draft(draft, owner=self._owner)
-            self._store_draft(self._page.composer.take_draft())
+            self._store_draft(draft)
         self.conversations_changed.emit()
         self.turn_ended.emit()
 

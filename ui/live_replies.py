@@ -27,7 +27,10 @@ from ui.meter.meter_reading import EngineState
 
 @dataclass(slots=True)
 class LiveReply:
+    """`text` begins with `text_before` where a reply that was cut short goes on."""
+
     request_id: str
+    text_before: str = ""
     text: str = ""
     phase: PhaseChanged | None = None
     statistics: StatisticsChanged | None = None
@@ -39,6 +42,7 @@ class LiveReplies:
         self._loading: ModelLoading | None = None
         self._load_request: str | None = ""  # "": the start-up's load, whose id the window does not know
         self._saving: set[str] = set()
+        self._ended: LiveReply | None = None  # the last one
         self.has_model = False
 
     def of(self, conversation_id: str | None) -> LiveReply | None:
@@ -52,8 +56,12 @@ class LiveReplies:
         self._load_request = request_id
         self._loading = None
 
-    def reply_requested(self, conversation_id: str, request_id: str) -> None:
-        self._replies[conversation_id] = LiveReply(request_id)
+    def text_before(self, request_id: str) -> str:
+        """What the reply that has just ended already said before its request."""
+        return self._ended.text_before if self._ended is not None and self._ended.request_id == request_id else ""
+
+    def reply_requested(self, conversation_id: str, request_id: str, text_before: str = "") -> None:
+        self._replies[conversation_id] = LiveReply(request_id, text_before, text_before)
         self._saving.discard(conversation_id)
 
     def forget(self, conversation_id: str) -> None:
@@ -116,7 +124,7 @@ class LiveReplies:
             event.phase,
             fraction=fraction,
             remaining_s=event.remaining_s,
-            is_thinking=event.phase is Phase.ANSWERING and not reply.text,
+            is_thinking=event.phase is Phase.ANSWERING and reply.text == reply.text_before,
             is_elsewhere=is_elsewhere,
             has_model=self.has_model,
         )
@@ -138,7 +146,7 @@ class LiveReplies:
         reply = self._replies.get(conversation_id)
         if reply is None or reply.request_id != request_id:
             return False
-        del self._replies[conversation_id]
+        self._ended = self._replies.pop(conversation_id)
         return True
 
     def _take_failure(self, event: Failed) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from uuid import uuid4
 
 from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, Slot
-from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut
+from PySide6.QtGui import QCloseEvent, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QVBoxLayout, QWidget
 
 from app.chat_session import ChatSession
@@ -17,19 +18,25 @@ from app.engine_port import EnginePort
 from app.errors import AppError
 from app.model_library import ModelLibrary
 from app.paths import resources_dir
-from app.settings import Settings
+from app.presets import Presets
+from app.settings import LoadedSettings, Settings
 from engine.protocol.commands import ReportCache
 from engine.protocol.events import CodecsProbed, Failed, ModelLoaded, PressureActed
 from ui.chat_controller import ChatController
 from ui.chat_page import ChatPage
+from ui.composer.cost_feed import CostFeed
+from ui.conversation_changes import ConversationChanges
+from ui.dialogs import Dialogs
 from ui.header import Header
 from ui.icons import app_icon
 from ui.language import Language
 from ui.live_replies import LiveReplies
 from ui.memory.compressions import Compressions
+from ui.message_changes import MessageChanges
 from ui.meter.meter_feed import MeterFeed
 from ui.meter.strip import MeterStrip
 from ui.settings.preferences import Preferences
+from ui.shortcuts import bind_shortcuts
 from ui.sidebar.conversation_list import ConversationList
 from ui.sidebar.deletions import Deletions
 from ui.sidebar.warmth_feed import WarmthFeed
@@ -48,7 +55,10 @@ class MainWindow(QMainWindow):
         library: ModelLibrary,
         settings: Settings,
         on_settings_changed: Callable[[Settings], None],
+        presets: Presets,
+        loaded: LoadedSettings | None = None,
     ) -> None:
+        """`loaded`: the settings as they were read, with what was wrong in their file."""
         super().__init__()
         self._session = session
         self._store = store
@@ -59,20 +69,28 @@ class MainWindow(QMainWindow):
         self.theme = Theme(resources_dir() / "themes", self)
         self.language.set_mode(settings.language)
         self.theme.set_mode(settings.theme)
-        self.sidebar = ConversationList(self.theme)
+        self.sidebar = ConversationList(self.theme, search=store.search)
         self.header = Header(self.theme, library, settings)
         self.page = ChatPage(self.theme, self.header)
         self.meter = MeterStrip(self.theme)
         self._meter_feed = MeterFeed(self.meter, self._live, self.sidebar.model.title_of)
         self._warmth = WarmthFeed(self.sidebar.model)
         self.controller = ChatController(session, store, self.page, self._meter_feed, self._live, self)
+        self.cost = CostFeed(session, self.page.composer, self)
         self.deletions = Deletions(session, store, bridge, self.controller, self._live, self.sidebar.undo_bar, self)
+        self.changes = ConversationChanges(session, store, self.controller, self.sidebar, self)
+        self.message_changes = MessageChanges(
+            session, store, self.controller, self.page.transcript, self.sidebar.undo_bar, self
+        )
         self.compressions = Compressions(session, self.controller, self._live, self.sidebar.model, self)
         self.preferences = Preferences(settings, on_settings_changed, session, library, self.theme, self.language, self)
-        self.page.composer.set_send_key(settings.send_with)
+        self.dialogs = Dialogs(self.preferences, presets, library, store, self.controller, self.changes, loaded, self)
+        self._use_send_key(settings)
         session.on_storage_error = self.controller.show_error
+        session.on_load = self._on_load_requested
         self._lay_out(settings.window_geometry)
         self._wire()
+        self.sidebar.set_collapsed([int(one) for one in settings.collapsed_folders.split(",") if one.isdigit()])
         self._refresh_conversations()
         self.controller.open(settings.last_conversation or None)
         self.page.composer.edit.setFocus(Qt.FocusReason.OtherFocusReason)
@@ -81,6 +99,8 @@ class MainWindow(QMainWindow):
 
     @Slot(object)
     def _on_event_arrived(self, event: object) -> None:
+        if self.cost.take(event):
+            return
         if getattr(event, "conversation_id", None) in self.deletions.hidden and not isinstance(event, Failed):
             self._live.take(event)
             return
@@ -113,52 +133,50 @@ class MainWindow(QMainWindow):
     @Slot(object)
     def _on_opened(self, conversation: Conversation | None) -> None:
         self.sidebar.select(conversation.id if conversation else None)
-        self.header.show_conversation(conversation.title if conversation else None)
-        self.header.show_pinned(conversation is not None and conversation.is_pinned)
+        self._show_head(conversation)
         self._show_what_can_be_compressed()
+        self.cost.show_conversation(conversation.id if conversation else None)
+
+    def _show_head(self, conversation: Conversation | None) -> None:
         title = conversation.title if conversation else ""
+        self.header.show_conversation(title if conversation else None)
+        self.header.show_pinned(conversation is not None and conversation.is_pinned)
         self.setWindowTitle(f"{title} – Ember" if title else "Ember")
 
     @Slot()
     def _on_new_requested(self) -> None:
         self.controller.open(None)
-        self.page.composer.edit.setFocus(Qt.FocusReason.ShortcutFocusReason)
-
-    @Slot(str, str)
-    def _on_renamed(self, conversation_id: str, title: str) -> None:
-        try:
-            self._store.set_title(conversation_id, title)
-        except AppError as error:
-            self.controller.show_error(error)
-        self._refresh_conversations()
-        if conversation_id == self.controller.current:
-            self.header.show_conversation(title)
-            self.setWindowTitle(f"{title} – Ember")
-
-    @Slot(str, bool)
-    def _on_pin_requested(self, conversation_id: str, is_pinned: bool) -> None:
-        try:
-            self._session.set_pinned(conversation_id, is_pinned)
-        except AppError as error:
-            self.controller.show_error(error)
-            return
-        self._refresh_conversations()
-        if conversation_id == self.controller.current:
-            self.header.show_pinned(is_pinned)
-
-    @Slot(bool)
-    def _on_pin_current_requested(self, is_pinned: bool) -> None:
-        if self.controller.current is not None:
-            self._on_pin_requested(self.controller.current, is_pinned)
+        self._focus_composer()
 
     @Slot()
-    def _on_rename_current_requested(self) -> None:
-        self.sidebar.edit_title(self.controller.current)
+    def _on_new_incognito_requested(self) -> None:
+        self.controller.open(None, is_incognito=True)
+        self._focus_composer()
+
+    @Slot(str, object, str)
+    def _on_hit_chosen(self, conversation_id: str, message_id: int | None, query: str) -> None:
+        self.controller.show_message(conversation_id, message_id, query)
+
+    @Slot(object)
+    def _on_collapsed_changed(self, folder_ids: frozenset[int]) -> None:
+        self.preferences.change(collapsed_folders=",".join(str(one) for one in sorted(folder_ids)))
+
+    @Slot(str)
+    def _on_model_chosen(self, name: str) -> None:
+        """For the chat that is shown as well, where it has a model of its own."""
+        current = self.controller.current
+        try:
+            if current is not None and self._store.conversation(current).model is not None:
+                self._store.set_model(current, name)
+        except AppError as error:
+            self.controller.show_error(error)
+        self.preferences.choose_model(name)
 
     @Slot(object)
     def _on_settings_changed(self, settings: Settings) -> None:
         self.header.show_settings(settings)
-        self.page.composer.set_send_key(settings.send_with)
+        self._use_send_key(settings)
+        self.cost.refresh()
 
     @Slot(str)
     def _on_load_requested(self, request_id: str) -> None:
@@ -173,17 +191,32 @@ class MainWindow(QMainWindow):
         if self.page.composer.is_busy:
             self.controller.stop()
         else:
-            self.page.composer.edit.setFocus(Qt.FocusReason.ShortcutFocusReason)
+            self._focus_composer()
+
+    @Slot()
+    def _focus_composer(self) -> None:
+        self.page.composer.edit.setFocus(Qt.FocusReason.ShortcutFocusReason)
 
     @Slot()
     def _refresh_conversations(self) -> None:
         try:
-            conversations = self._store.conversations()
+            conversations, folders = self._store.conversations(), self._store.folders()
         except AppError as error:
             self.controller.show_error(error)
             return
-        hidden = self.deletions.hidden
-        self.sidebar.show_conversations([one for one in conversations if one.id not in hidden])
+        hidden, hidden_folders = self.deletions.hidden, self.deletions.hidden_folders
+        self.sidebar.show_conversations(
+            [one for one in conversations if one.id not in hidden],
+            [one for one in folders if one.id not in hidden_folders],
+        )
+        current = next((one for one in conversations if one.id == self.controller.current), None)
+        if current is not None:
+            self._show_head(current)
+
+    @Slot(str)
+    def _on_forked(self, conversation_id: str) -> None:
+        self._refresh_conversations()
+        self.controller.open(conversation_id)
 
     @Slot()
     def _ask_for_cache_report(self) -> None:
@@ -233,36 +266,83 @@ class MainWindow(QMainWindow):
         self.controller.opened.connect(self._on_opened)
         self.controller.conversations_changed.connect(self._refresh_conversations)
         self.controller.turn_ended.connect(self._ask_for_cache_report)
-        sidebar, header, preferences = self.sidebar, self.header, self.preferences
+        self.controller.cost_changed.connect(self.cost.refresh)
+        self._wire_sidebar()
+        self._wire_header()
+        self._wire_keys()
+
+    def _wire_sidebar(self) -> None:
+        sidebar, compressions = self.sidebar, self.compressions
         sidebar.chosen.connect(self.controller.open)
+        sidebar.entered.connect(self._focus_composer)
+        sidebar.hit_chosen.connect(self._on_hit_chosen)
         sidebar.new_requested.connect(self._on_new_requested)
+        sidebar.new_incognito_requested.connect(self._on_new_incognito_requested)
         sidebar.delete_requested.connect(self.deletions.delete)
-        sidebar.renamed.connect(self._on_renamed)
-        sidebar.pin_requested.connect(self._on_pin_requested)
+        sidebar.folder_delete_requested.connect(self.deletions.delete_folder)
+        sidebar.collapsed_changed.connect(self._on_collapsed_changed)
+        sidebar.compress_requested.connect(compressions.ask_how)
+        sidebar.undo_compression_requested.connect(compressions.undo)
+        sidebar.menu_about_to_show.connect(self._on_chat_menu_about_to_show)
+        self.changes.changed.connect(self._refresh_conversations)
+        self.message_changes.forked.connect(self._on_forked)
         self.deletions.changed.connect(self._refresh_conversations)
         self.deletions.deleted.connect(self._warmth.forget)
-        header.model_chosen.connect(preferences.choose_model)
+        compressions.asked.connect(self._show_what_can_be_compressed)
+        compressions.ended.connect(self._ask_for_cache_report)
+
+    def _wire_header(self) -> None:
+        header, preferences = self.header, self.preferences
+        header.model_chosen.connect(self._on_model_chosen)
         header.weights_chosen.connect(preferences.choose_weights)
         header.theme_chosen.connect(preferences.choose_theme)
         header.language_chosen.connect(preferences.choose_language)
         header.send_key_chosen.connect(preferences.choose_send_key)
         preferences.changed.connect(self._on_settings_changed)
+        preferences.save_failed.connect(self.controller.show_error)
         preferences.load_requested.connect(self._on_load_requested)
         preferences.load_failed.connect(self._on_event_arrived)
-        header.pin_requested.connect(self._on_pin_current_requested)
-        header.rename_requested.connect(self._on_rename_current_requested)
+        header.new_incognito_requested.connect(self._on_new_incognito_requested)
+        header.chat_settings_requested.connect(self.dialogs.open_chat_settings)
+        header.settings_requested.connect(self.dialogs.open_settings)
+        header.shortcuts_requested.connect(self.dialogs.open_shortcuts)
+        header.quit_requested.connect(self.close)
+        header.pin_requested.connect(self.changes.set_current_pinned)
+        header.rename_requested.connect(self.changes.rename_current)
+        header.duplicate_requested.connect(self.changes.duplicate_current)
         header.delete_requested.connect(self.deletions.delete_current)
-        compressions = self.compressions
-        header.compress_requested.connect(compressions.ask_how_current)
-        header.undo_compression_requested.connect(compressions.undo_current)
-        sidebar.compress_requested.connect(compressions.ask_how)
-        sidebar.undo_compression_requested.connect(compressions.undo)
-        sidebar.menu_about_to_show.connect(self._on_chat_menu_about_to_show)
-        compressions.asked.connect(self._show_what_can_be_compressed)
-        compressions.ended.connect(self._ask_for_cache_report)
-        for key, slot in (
-            (QKeySequence.StandardKey.New, self._on_new_requested),
-            ("Ctrl+K", sidebar.focus_filter),
-            ("Esc", self._on_escape_pressed),
-        ):
-            QShortcut(QKeySequence(key), self, slot)
+        header.compress_requested.connect(self.compressions.ask_how_current)
+        header.undo_compression_requested.connect(self.compressions.undo_current)
+
+    def _wire_keys(self) -> None:
+        transcript, composer = self.page.transcript, self.page.composer
+        transcript.focus_left.connect(self._focus_composer)
+        composer.edit_last_requested.connect(self.message_changes.edit_last)
+        bind_shortcuts(
+            self,
+            {
+                "new_chat": self._on_new_requested,
+                "new_incognito": self._on_new_incognito_requested,
+                "search": self.sidebar.focus_filter,
+                "previous_chat": partial(self.sidebar.step, -1),
+                "next_chat": partial(self.sidebar.step, 1),
+                "focus_composer": self._focus_composer,
+                "focus_transcript": transcript.setFocus,
+                "stop": self._on_escape_pressed,
+                "jump_to_end": transcript.jump_to_end,
+                "choose_model": self.header.open_model_menu,
+                "chat_settings": self.dialogs.open_chat_settings,
+                "settings": self.dialogs.open_settings,
+                "pin": self.changes.toggle_current_pinned,
+                "duplicate": self.changes.duplicate_current,
+                "compress": self.compressions.ask_how_current,
+                "undo_compression": self.compressions.undo_current,
+                "more": self.header.open_more_menu,
+                "shortcuts": self.dialogs.open_shortcuts,
+                "quit": self.close,
+            },
+        )
+
+    def _use_send_key(self, settings: Settings) -> None:
+        self.page.composer.set_send_key(settings.send_with)
+        self.page.transcript.set_send_key(settings.send_with)

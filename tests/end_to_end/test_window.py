@@ -14,8 +14,10 @@ from app.chat_session import ChatSession
 from app.conversation_store import ConversationStore
 from app.engine_bridge import EngineBridge
 from app.engine_port import engine_config
+from app.live_settings import LiveSettings
 from app.model_library import ModelLibrary
 from app.paths import DataPaths, resources_dir
+from app.presets import Presets
 from app.settings import Settings, load_settings, save_settings
 from engine.protocol.config import Weights
 from engine.protocol.events import (
@@ -57,21 +59,25 @@ class Program:
         self.store.close_interrupted_replies()
         self.bridge = EngineBridge()
         self.engine = EngineWorker(engine_config(self.paths, settings), self.bridge.deliver)
-        self.session = ChatSession(self.store, self.engine, settings)
+        library = ModelLibrary(resources_dir(), self.paths.data_dir)
+        self.session = ChatSession(self.store, self.engine, settings, find_model=library.resolve)
         self.bridge.event_arrived.connect(self.session.handle)
         self.bridge.event_arrived.connect(self.events.append)
-        library = ModelLibrary(resources_dir(), self.paths.data_dir)
+        live_settings = LiveSettings(self.paths, settings, self.session, self.engine)
         self.window = MainWindow(
-            self.session, self.store, self.bridge, self.engine, library, settings, self._on_settings_changed
+            self.session,
+            self.store,
+            self.bridge,
+            self.engine,
+            library,
+            settings,
+            live_settings.change,
+            Presets(self.paths.presets),
         )
         self.window.resize(1200, 800)
         self.window.show()
         self.engine.start()
         self.session.load_model(library.resolve(""), Weights.BITS_16)
-
-    def _on_settings_changed(self, settings: Settings) -> None:
-        self.session.settings_changed(settings)
-        save_settings(self.paths.settings, settings)
 
     def wait(self, kind: type[Event], count: int = 1) -> Event:
         def arrived() -> bool:

@@ -16,6 +16,7 @@ from app.conversation_store import ConversationStore
 from app.engine_bridge import EngineBridge
 from app.model_library import ModelLibrary
 from app.paths import resources_dir
+from app.presets import Presets
 from app.settings import Settings
 from engine.protocol.commands import Generate, Role
 from tests.ui.fakes import FakeEngine
@@ -33,12 +34,20 @@ class Desk:
     engine: FakeEngine
     session: ChatSession
     library: ModelLibrary
+    presets: Presets
     saved: list[Settings] = field(default_factory=list)
     window: MainWindow = field(init=False)
 
     def open(self, settings: Settings) -> None:
         self.window = MainWindow(
-            self.session, self.store, self.bridge, self.engine, self.library, settings, self._on_settings_changed
+            self.session,
+            self.store,
+            self.bridge,
+            self.engine,
+            self.library,
+            settings,
+            self._on_settings_changed,
+            self.presets,
         )
         self.window.resize(1200, 800)
         self.window.show()
@@ -100,7 +109,15 @@ def open_desk(qtbot: QtBot, data_dir: Path) -> Iterator[OpenDesk]:
     engine = FakeEngine(bridge)
     session = ChatSession(store, engine, Settings())
     bridge.event_arrived.connect(session.handle)
-    desk = Desk(qtbot, store, bridge, engine, session, ModelLibrary(data_dir / "none", data_dir))
+    desk = Desk(
+        qtbot,
+        store,
+        bridge,
+        engine,
+        session,
+        ModelLibrary(data_dir / "none", data_dir),
+        Presets(data_dir / "presets.json"),
+    )
 
     def opened(
         settings: Settings | None = None,

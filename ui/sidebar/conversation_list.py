@@ -163,6 +163,7 @@ class ConversationList(QWidget):
 
     def set_narrow(self, is_narrow: bool) -> None:
         self.setFixedWidth(_NARROW_WIDTH if is_narrow else _WIDTH)
+        self.new_row.set_narrow(is_narrow)
 
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
