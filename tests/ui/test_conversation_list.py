@@ -133,7 +133,7 @@ def test_the_cost_is_told_where_it_is_known_and_forgotten_with_the_state_it_was_
     model.set_warmth("a", Warmth(CacheState.ON_DISK, 6120, 148_000_000, "bf16"))
     assert "resumes without reading" in row(sidebar, "a").data(tooltip)
     sidebar.set_cost("a", 12, 0.1)
-    assert row(sidebar, "a").data(tooltip) == "a\nOn disk (6,120 tokens, 148 MB): resumes in about 0.10 s"
+    assert row(sidebar, "a").data(tooltip) == "a\nOn disk (6,120 tokens, 148 MB): resumes in about 0.1 s"
 
 
 def test_after_midnight_a_chat_of_today_is_one_of_yesterday(sidebar: ConversationList) -> None:

@@ -12,6 +12,7 @@ from ui.memory.precision_words import is_full, precision_mark
 from ui.sidebar.conversation_model import ListRole
 from ui.sidebar.list_rows import ChatRow, FolderRow, Group, HeadingRow
 from ui.sidebar.row_marks import MARK_PX, paint_mask, paint_pin, paint_triangle, paint_warmth
+from ui.sidebar.row_words import about
 from ui.sidebar.warmth import Cost, Warmth
 from ui.theme import Theme, ui_font
 from ui.tokens import RADIUS_CONTROL, SMALL_PX
@@ -147,7 +148,7 @@ def _mark_words(warmth: Warmth | None, cost: Cost | None) -> str:
     if warmth.state is not CacheState.COLD and not is_full(warmth.precision):
         return precision_mark(warmth.precision, warmth.kept)
     if warmth.state is not CacheState.WARM and cost is not None and cost.seconds is not None:
-        return numbers.seconds(cost.seconds)
+        return about(cost.seconds)
     return ""
 
 

@@ -25,7 +25,8 @@ class NewChatRow(QWidget):
         self.button.setFixedHeight(_HEIGHT)
         self.button.setProperty("kind", "new")
         self.button.clicked.connect(self.new_requested)
-        key_label(self.button).setText("Ctrl N")
+        self._key = key_label(self.button)
+        self._key.setText("Ctrl N")
         self.more_button = QPushButton()
         self.more_button.setFixedSize(_HEIGHT, _HEIGHT)
         self.more_button.setProperty("kind", "more")
@@ -46,6 +47,10 @@ class NewChatRow(QWidget):
         theme.changed.connect(self._on_theme_changed)
         self._on_theme_changed()
         self._retranslate()
+
+    def set_narrow(self, is_narrow: bool) -> None:
+        """The words take the room of the key's name."""
+        self._key.setVisible(not is_narrow)
 
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:

@@ -110,9 +110,16 @@ def warmth_words(warmth: Warmth | None, cost: Cost | None = None) -> str:
     words = words.format(
         sizes=sizes,
         precision=precision_words(warmth.precision, warmth.kept) or numbers.DASH,
-        seconds=numbers.seconds(cost.seconds if cost else None),
+        seconds=about(cost.seconds if cost else None),
     )
     return words if is_full(warmth.precision) else f"{words}\n{precision_help(warmth.precision)}"
+
+
+def about(seconds: float | None) -> str:
+    """An estimate: no more than a tenth of a second is told of what it takes to go on."""
+    if seconds is None or not 0 <= seconds < 1:
+        return numbers.seconds(seconds)
+    return _tr("{number} s").format(number=QLocale().toString(max(0.1, seconds), "f", 1))
 
 
 def _cold_words(cost: Cost | None) -> str:
@@ -121,7 +128,7 @@ def _cold_words(cost: Cost | None) -> str:
     tokens = numbers.count(cost.tokens)
     if cost.seconds is None:
         return _tr("Cold: will read {tokens} tokens").format(tokens=tokens)
-    seconds = numbers.seconds(cost.seconds)
+    seconds = about(cost.seconds)
     return _tr("Cold: will read {tokens} tokens, about {seconds}").format(tokens=tokens, seconds=seconds)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QPainter, QPen, QTextCharFormat, QTextLayout, QTextOption
-from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from ui import numbers
 from ui.sidebar.search_rows import FoundChat, FoundRow, FoundText, Span, cut_before_match, utf16_spans
@@ -15,22 +15,25 @@ from ui.tokens import RADIUS_CONTROL, SECONDARY_PX, SMALL_PX
 
 TITLE_ROW_PX = 33
 _LINE_PX, _MAX_LINES = 17, 2
-_TEXT_ROW_PX = _LINE_PX * _MAX_LINES + 8
 _TEXT_X, _PAD = 20, 8
-_ROOM = 60  # characters of an excerpt that are surely in sight
+_ROOM, _WIDTH_OF_ROOM = 60, 215  # so many characters of an excerpt are in sight at so many pixels
 _Index = QModelIndex | QPersistentModelIndex
 
 
 class SearchDelegate(QStyledItemDelegate):
-    """`row_of` gives the row behind an index."""
-
     def __init__(self, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
         self._theme = theme
 
     def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:
         row: FoundRow = index.data(Qt.ItemDataRole.UserRole)
-        return QSize(100, TITLE_ROW_PX if isinstance(row, FoundChat) else _TEXT_ROW_PX)
+        if isinstance(row, FoundChat):
+            return QSize(100, TITLE_ROW_PX)
+        assert isinstance(option.widget, QAbstractItemView)
+        width = _text_width(option.widget.viewport().width())
+        text, matches = _in_sight(row, width)
+        num_lines = _layout(text, self._formats(text, matches), ui_font(SECONDARY_PX), width, _MAX_LINES).lineCount()
+        return QSize(100, _LINE_PX * max(1, min(num_lines, _MAX_LINES)) + 8)
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
         row: FoundRow = index.data(Qt.ItemDataRole.UserRole)
@@ -73,8 +76,9 @@ class SearchDelegate(QStyledItemDelegate):
         self._paint_marked(painter, room, row.title, row.matches, font, "text", max_lines=1)
 
     def _paint_text(self, painter: QPainter, rect: QRect, row: FoundText, is_lit: bool) -> None:
-        room = QRect(rect.left() + _TEXT_X, rect.top(), rect.width() - _TEXT_X - _PAD, rect.height())
-        text, matches = cut_before_match(row.text, row.matches, _ROOM * room.width() // 215)
+        width = _text_width(rect.width())
+        room = QRect(rect.left() + _TEXT_X, rect.top(), width, rect.height())
+        text, matches = _in_sight(row, width)
         colour = "text" if is_lit else "muted"
         self._paint_marked(painter, room, text, matches, ui_font(SECONDARY_PX), colour, max_lines=_MAX_LINES)
 
@@ -119,6 +123,14 @@ class SearchDelegate(QStyledItemDelegate):
             marked.format = look
             formats.append(marked)
         return formats
+
+
+def _text_width(row_width: int) -> int:
+    return max(1, row_width - _TEXT_X - _PAD)
+
+
+def _in_sight(row: FoundText, width: int) -> tuple[str, tuple[Span, ...]]:
+    return cut_before_match(row.text, row.matches, _ROOM * width // _WIDTH_OF_ROOM)
 
 
 def _layout(
