@@ -11,6 +11,8 @@ import sqlite3
 import sys
 from pathlib import Path
 
+from app.folding import fold
+
 _is_hidden = "numpy" not in sys.modules
 if _is_hidden:
     sys.modules["numpy"] = None  # type: ignore[assignment]  # Python's own way to say: not to be found
@@ -25,8 +27,14 @@ __all__ = ["Database", "Migrations", "make_private", "open_database"]
 
 
 def open_database(path: Path, *, busy_timeout_s: float) -> Database:
-    """Connect to the file at `path`. No plug-ins: a stranger's code has no business among the conversations."""
-    return Database(sqlite3.connect(path, timeout=busy_timeout_s), execute_plugins=False)
+    """Connect to the file at `path`. No plug-ins: a stranger's code has no business among the conversations.
+
+    The triggers of the search index call `fold`; the schema is trusted with that wherever SQLite was built not to.
+    """
+    connection = sqlite3.connect(path, timeout=busy_timeout_s)
+    connection.create_function("fold", 1, fold, deterministic=True)
+    connection.execute("PRAGMA trusted_schema = ON")
+    return Database(connection, execute_plugins=False)
 
 
 def make_private(path: Path) -> None:

@@ -77,6 +77,28 @@ def m003_branches_folders_options(db: Database) -> None:
     db.execute("CREATE TABLE folders (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL)")
 
 
+# By name; `{schema}` may name one, as for the conversations in memory. `fold` is `app.folding.fold`: a program that
+# changes texts without it is refused by SQLite rather than letting the index fall out of step.
+SEARCH_INDEX = {
+    "message_index": "CREATE VIRTUAL TABLE {schema}message_index "
+    "USING fts5(text, tokenize = 'trigram case_sensitive 1')",
+    "index_added_message": "CREATE TRIGGER {schema}index_added_message AFTER INSERT ON messages "
+    "BEGIN INSERT INTO message_index(rowid, text) VALUES (new.id, fold(new.text)); END",
+    "index_changed_message": "CREATE TRIGGER {schema}index_changed_message AFTER UPDATE OF text, state ON messages "
+    "WHEN new.state <> 'streaming' "
+    "BEGIN UPDATE message_index SET text = fold(new.text) WHERE rowid = new.id; END",
+    "index_removed_message": "CREATE TRIGGER {schema}index_removed_message AFTER DELETE ON messages "
+    "BEGIN DELETE FROM message_index WHERE rowid = old.id; END",
+}
+
+
+@MIGRATIONS()
+def m004_search(db: Database) -> None:
+    for statement in SEARCH_INDEX.values():
+        db.execute(statement.format(schema=""))
+    db.execute("INSERT INTO message_index(rowid, text) SELECT id, fold(text) FROM messages")
+
+
 def schema_version(migrations: Migrations = MIGRATIONS) -> int:
     return len(migrations._migrations)
 

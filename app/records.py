@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 from app.conversation import Attachment, ChatOptions, Conversation, Draft, Message, MessageState
@@ -18,6 +17,7 @@ from engine.protocol.commands import Role
 from engine.protocol.events import CacheReading, FinishReason, TurnStatistics
 
 _log = logging.getLogger(__name__)
+_FIELDS = {record: frozenset(known.name for known in fields(record)) for record in (CacheReading, TurnStatistics)}
 _WHOLE_OPTIONS = ("top_k", "max_new_tokens")  # the others are fractions
 
 
@@ -153,12 +153,7 @@ def statistics_from_json(text: str | None) -> TurnStatistics | None:
 
 def _known(record: type[CacheReading | TurnStatistics], stored: dict[str, Any]) -> dict[str, Any]:
     """Without what a later version added."""
-    names = _names(record)
+    names = _FIELDS[record]
     if stored.keys() <= names:
         return stored
     return {name: value for name, value in stored.items() if name in names}
-
-
-@cache
-def _names(record: type[CacheReading | TurnStatistics]) -> frozenset[str]:
-    return frozenset(known.name for known in fields(record))

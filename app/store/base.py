@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,8 @@ from typing import Any
 from app.database import Database, Migrations, make_private, open_database
 from app.errors import from_os_error, from_sqlite_error
 from app.migrations import MIGRATIONS, check_readable, migrate, schema_version
-from app.store.incognito import attach_incognito, schema_of
+from app.store.incognito import SCHEMAS, attach_incognito, schema_of
+from app.store.search_index import check_index, is_index_broken, rebuild_index
 
 IN_MEMORY = Path(":memory:")  # SQLite's own name for a database that no file holds
 _BUSY_TIMEOUT_S = 5.0
@@ -76,6 +77,7 @@ class StoreBase:
             db.enable_wal()
         db.execute("PRAGMA synchronous = NORMAL")
         migrate(db, self._path, migrations)
+        check_index(db)
         attach_incognito(db)
         db.execute("PRAGMA foreign_keys = ON")  # after migrating: a step may rebuild a table that others refer to
 
@@ -83,23 +85,49 @@ class StoreBase:
         with self._failures_told():
             return list(self._open_db.query(sql, values))
 
+    def _rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._failures_told():
+            return self._open_db.execute(sql, values).fetchall()
+
     def _execute(self, sql: str, *values: object) -> int:
         """One statement; how many rows it changed."""
-        with self.transaction():
-            return int(self._open_db.execute(sql, values).rowcount)
+        return self._run(sql, values).rowcount
 
     def _insert(self, table: str, row: dict[str, object]) -> int:
         """A row into `schema.table`; its rowid."""
         columns, places = ", ".join(row), ", ".join("?" * len(row))
+        return self._run(f"INSERT INTO {table} ({columns}) VALUES ({places})", tuple(row.values())).lastrowid or 0
+
+    def _insert_many(self, table: str, rows: Sequence[dict[str, object]]) -> None:
+        """All rows, of the same columns, in order, in one statement: FTS5 writes its index out at the end of each."""
+        if not rows:
+            return
+        columns, places = ", ".join(rows[0]), ", ".join("?" * len(rows[0]))
         with self.transaction():
-            cursor = self._open_db.execute(f"INSERT INTO {table} ({columns}) VALUES ({places})", tuple(row.values()))
-            return int(cursor.lastrowid or 0)
+            self._open_db.execute(f"CREATE TEMP TABLE incoming ({columns})")
+            incoming = [tuple(row.values()) for row in rows]
+            self._open_db.conn.executemany(f"INSERT INTO temp.incoming VALUES ({places})", incoming)
+            self._execute(f"INSERT OR IGNORE INTO {table} ({columns}) SELECT * FROM temp.incoming ORDER BY rowid")
+            self._open_db.execute("DROP TABLE temp.incoming")
 
     def _change(self, table: str, key: str | int, **values: object) -> int:
         """Set columns of one row; how many it was: a row that is gone is no error, a late event may speak of it."""
         columns = ", ".join(f"{column} = ?" for column in values)
         sql = f"UPDATE {schema_of(key)}.{table} SET {columns} WHERE id = ?"
         return self._execute(sql, *values.values(), key)
+
+    def _run(self, sql: str, values: tuple[object, ...]) -> sqlite3.Cursor:
+        """A statement that writes. Where only the search index is broken, it is made anew and nothing is lost."""
+        with self.transaction():
+            try:
+                return self._open_db.execute(sql, values)
+            except sqlite3.DatabaseError as error:
+                broken = [schema for schema in SCHEMAS if is_index_broken(self._open_db, schema, error)]
+                if not broken:
+                    raise
+                for schema in broken:
+                    rebuild_index(self._open_db, schema)
+                return self._open_db.execute(sql, values)
 
     @contextmanager
     def _failures_told(self) -> Iterator[None]:

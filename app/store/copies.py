@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from app.conversation import Conversation, Draft, MessageState
+from app.message_tree import MessageTree
 from app.records import attachments_to_json, options_to_json
-from app.store.base import as_text, now
+from app.store.base import as_list, as_text, now
 from app.store.incognito import new_conversation_id, schema_of
 from app.store.messages import unknown_message
 from app.store.removal import Removal
 from engine.protocol.events import FinishReason
+
+_CANCELLED: dict[str, object] = {
+    "state": MessageState.COMPLETE.value,
+    "finish_reason": FinishReason.CANCELLED.value,
+    "token_ids": None,
+    "tokenizer_id": None,
+}
 
 
 class Copies(Removal):
@@ -27,10 +37,7 @@ class Copies(Removal):
         copy_id = new_conversation_id(is_incognito=schema_of(conversation_id) == "incognito")
         with self.transaction():
             self._insert_head(head, copy_id, is_whole=until is None)
-            new_ids: dict[int | None, int | None] = {None: None}
-            for old_id in copied:
-                is_selected = until is not None or tree.selected(tree.parent(old_id)) == old_id
-                new_ids[old_id] = self._copy_message(old_id, copy_id, new_ids[tree.parent(old_id)], is_selected)
+            new_ids = self._copy_messages(tree, copied, copy_id)
             self.set_view_from(copy_id, new_ids.get(head.view_from))
         return self.conversation(copy_id)
 
@@ -52,15 +59,25 @@ class Copies(Removal):
             },
         )
 
-    def _copy_message(self, message_id: int, copy_id: str, parent_id: int | None, is_selected: bool) -> int:
-        (row,) = self._query(f"SELECT * FROM {schema_of(message_id)}.messages WHERE id = ?", message_id)
-        row |= {"conversation_id": copy_id, "parent_id": parent_id, "is_selected": int(is_selected)}
-        if row["state"] == MessageState.STREAMING:
+    def _copy_messages(self, tree: MessageTree, copied: Sequence[int], copy_id: str) -> dict[int | None, int | None]:
+        """The new id of each."""
+        table = f"{schema_of(copy_id)}.messages"
+        first = self._next_message_id(copy_id)
+        new_ids: dict[int | None, int | None] = {None: None}
+        new_ids |= {old_id: first + number for number, old_id in enumerate(copied)}
+        rows = self._query(
+            f"SELECT * FROM {table} WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id", as_list(copied)
+        )
+        for row in rows:
+            old_id = int(row["id"])
+            siblings = [sibling for sibling in tree.siblings(old_id) if sibling in new_ids]
             row |= {
-                "state": MessageState.COMPLETE.value,
-                "finish_reason": FinishReason.CANCELLED.value,
-                "token_ids": None,
-                "tokenizer_id": None,
+                "id": new_ids[old_id],
+                "conversation_id": copy_id,
+                "parent_id": new_ids[tree.parent(old_id)],
+                "is_selected": int(len(siblings) == 1 or tree.selected(tree.parent(old_id)) == old_id),
             }
-        del row["id"]
-        return self._insert(f"{schema_of(copy_id)}.messages", row)
+            if row["state"] == MessageState.STREAMING:
+                row |= _CANCELLED
+        self._insert_many(table, rows)
+        return new_ids

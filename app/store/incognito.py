@@ -5,9 +5,11 @@ from __future__ import annotations
 from uuid import uuid4
 
 from app.database import Database
+from app.migrations import SEARCH_INDEX
 
 INCOGNITO_PREFIX = "incognito-"
 FIRST_INCOGNITO_MESSAGE = 2**48  # far above any id that the file ever gives
+SCHEMAS = ("main", "incognito")
 _TABLES = ("conversations", "messages")
 
 
@@ -29,9 +31,14 @@ def attach_incognito(db: Database) -> None:
     """At opening, since SQLite attaches nothing within a transaction."""
     db.execute("ATTACH ':memory:' AS incognito")
     marks = ", ".join("?" * len(_TABLES))
-    made = f"SELECT sql FROM main.sqlite_master WHERE tbl_name IN ({marks}) AND sql IS NOT NULL ORDER BY type DESC"
+    made = (
+        f"SELECT sql FROM main.sqlite_master WHERE tbl_name IN ({marks}) AND type IN ('table', 'index') "
+        "AND sql IS NOT NULL ORDER BY type DESC"
+    )
     for (sql,) in db.execute(made, _TABLES).fetchall():
         db.execute(_in_incognito(sql))
+    for statement in SEARCH_INDEX.values():
+        db.execute(statement.format(schema="incognito."))
     db.execute("INSERT INTO incognito.sqlite_sequence VALUES ('messages', ?)", [FIRST_INCOGNITO_MESSAGE - 1])
 
 

@@ -159,10 +159,9 @@ class Messages(Folders):
 
     def _tree_of(self, conversation_id: str) -> MessageTree:
         """Read from an index alone: the texts are not touched."""
-        links = f"SELECT id, parent_id, is_selected FROM {schema_of(conversation_id)}.messages WHERE conversation_id = ?"
-        with self._failures_told():
-            rows = self._open_db.execute(links, [conversation_id]).fetchall()
-        return MessageTree(Link(id_, parent_id, bool(is_selected)) for id_, parent_id, is_selected in rows)
+        table = f"{schema_of(conversation_id)}.messages"
+        rows = self._rows(f"SELECT id, parent_id, is_selected FROM {table} WHERE conversation_id = ?", conversation_id)
+        return MessageTree(Link(known, parent_id, bool(is_selected)) for known, parent_id, is_selected in rows)
 
     def _around(self, message_id: int) -> tuple[str, MessageTree]:
         """The conversation of a message and its tree. Raises UnknownMessageError."""
@@ -170,6 +169,11 @@ class Messages(Folders):
         if conversation_id is None:
             raise unknown_message(message_id)
         return conversation_id, self._tree_of(conversation_id)
+
+    def _next_message_id(self, conversation_id: str) -> int:
+        """The id that the next message there gets; within a transaction, that many may be given from it on."""
+        rows = self._rows(f"SELECT seq FROM {schema_of(conversation_id)}.sqlite_sequence WHERE name = 'messages'")
+        return int(rows[0][0]) + 1 if rows else 1
 
     def _conversation_of(self, message_id: int) -> str | None:
         rows = self._query(f"SELECT conversation_id FROM {schema_of(message_id)}.messages WHERE id = ?", message_id)

@@ -71,11 +71,9 @@ class Removal(Messages):
         Raises UnknownConversationError where the whole conversation has gone.
         """
         self.conversation(removed.conversation_id)
-        schema = schema_of(removed.conversation_id)
-        columns, places = ", ".join(removed.columns), ", ".join("?" * len(removed.columns))
         with self.transaction():
-            for row in removed.rows:
-                self._execute(f"INSERT OR IGNORE INTO {schema}.messages ({columns}) VALUES ({places})", *row)
+            rows = [dict(zip(removed.columns, row, strict=True)) for row in removed.rows]
+            self._insert_many(f"{schema_of(removed.conversation_id)}.messages", rows)
             for link in removed.links:
                 self._change("messages", link.id, parent_id=link.parent_id, is_selected=int(link.is_selected))
             tree = self._tree_of(removed.conversation_id)

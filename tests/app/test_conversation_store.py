@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app.conversation import MessageState
+from app.conversation import Attachment, Draft, MessageState
 from app.conversation_store import IN_MEMORY, ConversationStore
 from app.errors import ReadOnlyError, StorageError, UnknownConversationError
+from app.folding import fold
 from engine.protocol.commands import Role
 from engine.protocol.events import FinishReason
 from tests.fakes import some_statistics
@@ -57,7 +58,7 @@ def test_hangul_comes_back_in_the_very_form_it_came_in(store, form):
     conversation = store.create_conversation(system_prompt=text)
     store.add_message(conversation.id, Role.USER, text)
     store.set_title(conversation.id, text)
-    store.set_draft(conversation.id, text)
+    store.set_draft(conversation.id, Draft(text))
     kept = store.conversation(conversation.id)
     assert [kept.system_prompt, kept.title, kept.draft.text, store.messages(conversation.id)[0].text] == [text] * 4
 
@@ -117,7 +118,7 @@ def test_the_conversation_written_to_last_comes_first(store):
     assert [entry.id for entry in store.conversations()] == [second.id, first.id]
     store.add_message(first.id, Role.USER, "hello")
     assert [entry.id for entry in store.conversations()] == [first.id, second.id]
-    store.set_draft(second.id, "half a thought")
+    store.set_draft(second.id, Draft("half a thought"))
     assert [entry.id for entry in store.conversations()] == [first.id, second.id]
 
 
@@ -244,3 +245,100 @@ def test_a_store_in_memory_makes_no_file_and_forgets_when_closed(tmp_path, monke
     for each in (store, other):
         each.close()
     assert list(tmp_path.iterdir()) == []
+
+
+MARKER = "geheimnisvolle 비밀의 marker"
+
+
+def bytes_of_all(folder):
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_an_incognito_conversation_is_in_no_file_at_any_moment(tmp_path, data_dir, monkeypatch):
+    """The folder of temporary files is watched too; what is kept beside it is, to show that it would be seen."""
+    monkeypatch.setenv("SQLITE_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    store = ConversationStore(data_dir / "ember.db")
+    kept = store.create_conversation()
+    store.add_message(kept.id, Role.USER, "plain words")
+    hidden = store.create_conversation(system_prompt=MARKER, is_incognito=True)
+    store.set_title(hidden.id, MARKER)
+    store.set_draft(hidden.id, Draft(MARKER, (Attachment("a", MARKER, 1),)))
+    question = store.add_message(hidden.id, Role.USER, MARKER, attachments=[Attachment("a", MARKER, 1)])
+    reply = store.add_message(hidden.id, Role.ASSISTANT, "", state=MessageState.STREAMING)
+    store.update_reply(reply.id, text=MARKER * 1000, token_ids=(1, 2), tokenizer_id=MARKER)
+    assert MARKER.encode() not in bytes_of_all(tmp_path)
+    store.finish_reply(
+        reply.id,
+        text=MARKER * 5000,
+        token_ids=(1, 2),
+        tokenizer_id=MARKER,
+        finish_reason=FinishReason.STOP,
+        statistics=some_statistics(),
+    )
+    with store.transaction():
+        for number in range(50):
+            store.add_message(hidden.id, Role.USER, f"{MARKER} {number}" * 200)
+        assert MARKER.encode() not in bytes_of_all(tmp_path)
+    assert len(store.search("비밀의")) == 53
+    store.duplicate_conversation(hidden.id)
+    store.put_back(store.remove_branch(question.id))
+    store.conversations()
+    found = bytes_of_all(tmp_path)
+    assert b"plain words" in found
+    for form in (MARKER, fold(MARKER), "비밀"):
+        assert form.encode() not in found
+    store.delete_conversation(hidden.id)
+    store.close()
+    found = bytes_of_all(tmp_path)
+    assert b"plain words" in found
+    assert MARKER.encode() not in found
+
+
+def test_incognito_conversations_are_listed_with_the_others_and_gone_after_closing(store, data_dir):
+    kept, hidden = store.create_conversation(), store.create_conversation(is_incognito=True)
+    assert (kept.is_incognito, hidden.is_incognito) == (False, True)
+    assert hidden.id.startswith("incognito-")
+    message = store.add_message(hidden.id, Role.USER, "hello")
+    assert message.id >= 2**48
+    assert store.add_message(kept.id, Role.USER, "hello").id < 2**48
+    assert [entry.id for entry in store.conversations()] == [kept.id, hidden.id]
+    store.set_pinned(hidden.id, True)
+    assert store.pinned_ids() == {hidden.id}
+    later = reopened(store, data_dir)
+    try:
+        assert [entry.id for entry in later.conversations()] == [kept.id]
+        assert later.messages(hidden.id) == []
+        with pytest.raises(UnknownConversationError):
+            later.conversation(hidden.id)
+    finally:
+        later.close()
+
+
+def test_an_incognito_conversation_can_lie_in_a_folder(store):
+    folder = store.create_folder("private")
+    hidden = store.create_conversation(is_incognito=True, folder_id=folder.id)
+    assert store.conversation(hidden.id).folder_id == folder.id
+    store.delete_folder(folder.id)
+    assert store.conversation(hidden.id).folder_id is None
+
+
+def test_a_failure_undoes_what_was_written_to_both(store):
+    kept, hidden = store.create_conversation(), store.create_conversation(is_incognito=True)
+
+    def change_and_fail() -> None:
+        with store.transaction():
+            for one in (kept, hidden):
+                store.add_message(one.id, Role.USER, "x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        change_and_fail()
+    assert store.messages(kept.id) == store.messages(hidden.id) == []
+
+
+def test_every_conversation_of_a_store_in_memory_is_incognito(tmp_path):
+    store = ConversationStore(IN_MEMORY)
+    assert store.create_conversation().is_incognito
+    assert store.create_conversation(is_incognito=True).is_incognito
+    store.close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from app.conversation import Attachment, ChatOptions, Draft
 from app.conversation_store import ConversationStore
 from app.database import Database, Migrations
 from app.errors import DamagedDatabaseError, NewerDatabaseError
@@ -69,6 +71,10 @@ def test_an_old_database_opens_with_every_message(dump: Path, data_dir: Path) ->
         assert [message.text for message in korean] == ["이 글을 요약해 줘", "짧게 말하"]
         assert store.close_interrupted_replies() == 1
         assert store.messages(conversations[0].id)[1].finish_reason is FinishReason.CANCELLED
+        assert [message.parent_id for message in tides + korean] == [None, tides[0].id, None, korean[0].id]
+        assert len(store.versions(tides[1].id)) == (2 if dump.stem in ("v3", "v4") else 1)
+        assert [hit.message_id for hit in store.search("moon pulls")] == [tides[1].id]
+        assert [hit.message_id for hit in store.search("요약")] == [None, korean[0].id]
         store.add_message(conversations[1].id, Role.USER, "And at the poles?")
         assert store.conversations()[0].title == "Tides"
     finally:
@@ -90,6 +96,56 @@ def test_a_database_made_today_has_the_schema_of_the_newest_dump(tmp_path: Path)
         return [(name, " ".join(sql.split())) for name, sql in rows] + [("versions", str(versions))]
 
     assert schema(today) == schema(frozen)
+
+
+def test_what_version_3_kept_is_read(data_dir: Path) -> None:
+    store = ConversationStore(made_from(SCHEMAS / "v3.sql", data_dir / "ember.db"))
+    try:
+        korean, tides = store.conversations()
+        assert (tides.folder_id, tides.options, tides.view_from) == (
+            store.folders()[0].id,
+            ChatOptions(temperature=0.5),
+            None,
+        )
+        assert (korean.draft, korean.view_from) == (Draft("그리고", (Attachment("a.txt", "가", 3),)), 3)
+    finally:
+        store.close()
+
+
+def test_old_messages_form_one_chain_for_each_conversation(data_dir: Path) -> None:
+    path = made_from(SCHEMAS / "v2.sql", data_dir / "ember.db")
+    with sqlite3.connect(path) as raw:
+        tides, korean = (row[0] for row in raw.execute("SELECT id FROM conversations ORDER BY created_at").fetchall())
+        raw.executemany(
+            "INSERT INTO messages (conversation_id, role, text, state, created_at) "
+            "VALUES (?, 'user', ?, 'complete', '2026-03-01T00:00:00.000000+00:00')",
+            [((tides, korean)[number % 2], str(number)) for number in range(3000)],
+        )
+    raw.close()
+    store = ConversationStore(path)
+    try:
+        messages = store.messages(tides)
+        assert [message.text for message in messages[2:]] == [str(number) for number in range(0, 3000, 2)]
+        assert [message.parent_id for message in messages] == [None, *(message.id for message in messages[:-1])]
+        assert len(store.messages(korean)) == 1502
+        assert store.branch_name(tides) == ""
+    finally:
+        store.close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files are a thing of POSIX")
+def test_only_the_owner_can_read_the_database_its_log_and_its_copies(data_dir: Path) -> None:
+    """An older Ember made the file readable for all; the log gets the mode of the file from SQLite."""
+    path = made_from(SCHEMAS / "v1.sql", data_dir / "ember.db")
+    path.chmod(0o644)
+    for opened in (path, data_dir / "new.db"):
+        store = ConversationStore(opened)
+        store.create_conversation()
+        modes = {file.name: oct(file.stat().st_mode & 0o777) for file in data_dir.iterdir()}
+        store.close()
+        assert f"{opened.name}-wal" in modes
+        assert set(modes.values()) == {"0o600"}
+    assert "ember.db.backup-1" in modes
 
 
 def test_a_copy_is_made_before_a_database_is_changed(data_dir: Path) -> None:
