@@ -1,12 +1,13 @@
-"""The right side of the window: header, transcript or empty state, composer. Layout only."""
+"""The right side of the window: header, transcript or empty state, composer. Files dropped anywhere go to the composer."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
 
 from ui.composer.composer import Composer
+from ui.composer.mime_files import files_of
 from ui.empty_state import EmptyState
 from ui.header import Header
 from ui.theme import Theme
@@ -19,6 +20,7 @@ class ChatPage(QWidget):
         super().__init__(parent)
         self.setObjectName("page")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        self.setAcceptDrops(True)
         self.header = header
         self.transcript = Transcript(theme)
         self.empty = EmptyState(theme)
@@ -42,6 +44,15 @@ class ChatPage(QWidget):
 
     def show_empty(self, is_empty: bool) -> None:
         self._stack.setCurrentWidget(self.empty if is_empty else self.transcript)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if files_of(event.mimeData()):
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        if files := files_of(event.mimeData()):
+            event.acceptProposedAction()
+            self.composer.accept_files(files)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

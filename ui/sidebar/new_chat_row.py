@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QEvent, Signal, Slot
-from PySide6.QtGui import QAction, QKeySequence
+from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QWidget
 
 from ui.icons import icon
+from ui.shortcuts import show_key
 from ui.sidebar.key_label import key_label
 from ui.theme import Theme
 
@@ -33,9 +34,8 @@ class NewChatRow(QWidget):
         self.menu = QMenu(self)
         self.more_button.clicked.connect(self._on_more_clicked)
         self.incognito = QAction(self)
-        self.incognito.setShortcut(QKeySequence("Ctrl+Shift+N"))
         self.incognito.triggered.connect(self.new_incognito_requested)
-        self.addAction(self.incognito)  # so that its key works wherever the focus is
+        show_key(self.incognito, "new_incognito")
         self._folder = self.menu.addAction("")
         self._folder.triggered.connect(self.new_folder_requested)
         self.menu.insertAction(self._folder, self.incognito)
