@@ -58,8 +58,10 @@ class Gate:
     def __init__(self) -> None:
         self.opened = threading.Event()
         self.begun = threading.Event()
+        self.num_begun = 0
 
     def __call__(self, path: Path, *, is_cancelled: Callable[[], bool]) -> Attachment:
+        self.num_begun += 1
         self.begun.set()
         while not self.opened.wait(0.005):
             if is_cancelled():
@@ -300,6 +302,7 @@ def test_a_file_taken_away_while_it_is_read_never_comes(
     composer.accept_files([file("slow.txt"), file("next.txt", "next")])
     qtbot.waitUntil(gate.begun.is_set)
     composer.files.chips[0].remove_button.click()
+    qtbot.waitUntil(lambda: gate.num_begun == 2)  # the first one is given up at once
     gate.opened.set()
     wait_until_read(qtbot, composer)
     assert names(composer) == ["next.txt"]

@@ -75,7 +75,7 @@ def sent(desk: Desk) -> list[str]:
 # syllables
 
 
-def test_two_syllables_안녕(desk: Desk) -> None:
+def test_the_two_syllables_of_annyeong(desk: Desk) -> None:
     edit = field(desk)
     write(edit, ("ㅇ", "아", "안"))
     compose(edit, "ㄴ", "녀", "녕")
@@ -84,7 +84,7 @@ def test_two_syllables_안녕(desk: Desk) -> None:
     assert edit.toPlainText() == "안녕"
 
 
-def test_a_double_consonant_쭉(desk: Desk) -> None:
+def test_the_double_consonant_of_jjuk(desk: Desk) -> None:
     edit = field(desk)
     compose(edit, "ㅉ", "쭈")
     assert shown(edit) == "쭈"
