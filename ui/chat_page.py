@@ -1,4 +1,4 @@
-"""The right side of the window: header, transcript or empty state, composer. Files dropped anywhere go to the composer."""
+"""The right side of the window: header, transcript or empty state, composer. Files dropped anywhere are attached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person does with messages and chats in the whole window: what is shown, stored and asked of the engine agree."""
+"""Messages and chats in the whole window: what is shown, what is stored and what the engine is asked agree."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_a_chat_with_a_model_of_its_own_shows_the_load_and_then_answers(open_des
     for name in ("usual", "special"):
         (data_dir / name).mkdir()
     desk = open_desk(Settings(language="en", model=str(data_dir / "usual")), loaded=False)
-    desk.session._models._find_model = lambda name: Path(name)
+    desk.session._models._find_model = Path
     first = desk.session.load_model(data_dir / "usual", desk.window.preferences.settings.weights)
     desk.engine.load(first)
     desk.settle()
