@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.generation.prefill import prefill
+from engine.kv.chat_key import chat_key
 from engine.kv.kvzip import CHUNK_TOKENS, LEAST_CHUNK, SINK_TOKENS, RepeatPrompts, score, select, streaming_kept
 from engine.kv.manager import CacheManager
 from engine.kv.resident import Resident, common_prefix
@@ -223,6 +224,7 @@ class _Change:
         is_cancelled: IsCancelled,
     ) -> None:
         self._command = command
+        self._key = chat_key(command.conversation_id, command.branch)
         self._model = model
         self._caches = caches
         self._prefill_chunk = prefill_chunk
@@ -245,7 +247,7 @@ class _Change:
         extent = Extent.of(len(ids), head, last_turn)
 
         def work() -> None:
-            self._caches.save_now(command.conversation_id)
+            self._caches.save_now(self._key)
             is_done = compress_active(
                 self._model,
                 self._resident(),
@@ -270,7 +272,7 @@ class _Change:
 
     def undo(self) -> Compressed:
         ids = self._history()
-        if not self._caches.is_lossy(self._command.conversation_id):
+        if not self._caches.is_lossy(self._key):
             raise NothingToUndoError("The chat is kept whole, in full precision; there is nothing to undo.")
         self._caches.check_whole(len(ids))
         return self._over_whole_cache(ids, lambda: None)
@@ -278,7 +280,7 @@ class _Change:
     def _over_whole_cache(self, ids: list[int], work: Callable[[], None]) -> Compressed:
         """Do `work` on the exact cache of `ids`; if it fails all is as it was."""
         command, caches = self._command, self._caches
-        aside = caches.set_aside(command.conversation_id)
+        aside = caches.set_aside(self._key)
         bytes_before = aside.own_bytes + aside.shared_bytes if aside is not None else 0
         try:
             cache = self._whole_cache(ids, is_incognito=aside is not None and aside.is_incognito)
@@ -290,7 +292,7 @@ class _Change:
             raise
         if aside is not None:
             aside.give_up()
-        caches.settle(command.conversation_id)
+        caches.settle(self._key)
         return Compressed(
             conversation_id=command.conversation_id,
             request_id=command.request_id,
@@ -314,7 +316,7 @@ class _Change:
             )
         self._phase(Phase.RESTORING)
         active = self._caches.activate(
-            command.conversation_id,
+            self._key,
             [*ids, ids[-1]],  # of a prompt the last token is always read, of the chat none has to be
             history_tokens=len(ids),
             is_incognito=is_incognito or command.is_incognito,
@@ -334,8 +336,7 @@ class _Change:
 
     def _resident(self) -> Resident:
         """What the activation has left in the manager."""
-        key = self._command.conversation_id
-        return next(one for one in self._caches.residents if one.conversation_id == key)
+        return next(one for one in self._caches.residents if one.conversation_id == self._key)
 
     def _history(self) -> list[int]:
         """What the next prompt will begin with, or, where a reply is still to come, what is there to be answered."""

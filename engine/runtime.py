@@ -12,6 +12,7 @@ import torch
 
 from engine import bench, compression, estimate, verification
 from engine.generation.prefill import prefill
+from engine.kv.chat_key import chat_key, conversation_of
 from engine.kv.manager import CacheManager
 from engine.kv.resident import common_prefix
 from engine.kv.store.deletion import delete_conversation
@@ -39,7 +40,9 @@ from engine.protocol.config import EngineConfig
 from engine.protocol.errors import EngineError, NoModelLoadedError, OutOfMemoryError
 from engine.protocol.events import (
     BenchFinished,
+    BenchProgress,
     CacheReported,
+    CodecsProbed,
     Compressed,
     Estimated,
     Event,
@@ -112,7 +115,7 @@ class Runtime:
         finally:
             gc.enable()
         self._model = model
-        self._caches = CacheManager(model, self._config, self._save_ended, self._emit)
+        self._caches = CacheManager(model, self._config, self._save_ended, self._tell)
         self._caches.pin(self._pinned)
         self._unreported_load_s = model.info.load_s
         return model.info
@@ -121,15 +124,15 @@ class Runtime:
         model, caches = self._loaded()
         model.poll()
         load_s, self._unreported_load_s = self._unreported_load_s, 0.0
-        given_way_before = caches.times_given_way
-        model.forward.on_out_of_memory = lambda: self._free_memory(command.conversation_id)
+        given_way_before, key = caches.times_given_way, chat_key(command.conversation_id, command.branch)
+        model.forward.on_out_of_memory = lambda: self._free_memory(key)
         turn = Turn(command, model, caches, self._config.prefill_chunk, load_s, self._emit, is_cancelled)
         try:
             finished = turn.run()
         except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            caches.give_way(command.conversation_id)
+            caches.give_way(key)
             raise OutOfMemoryError(
                 "Memory ran out while replying; other chats were put away, so send the message again."
             ) from error
@@ -146,21 +149,22 @@ class Runtime:
         reply = ChatMessage(
             Role.ASSISTANT, finished.text, finished.token_ids if finished.ids_match_text and finished.text else None
         )
-        active = caches.active_cache(command.conversation_id)
+        key = chat_key(command.conversation_id, command.branch)
+        active = caches.active_cache(key)
         if active is not None and model.can_persist and finished.text and not is_wanted():
             with contextlib.suppress(EngineError):  # a template that takes no further question
                 ids = model.history.next_prompt_prefix([*command.messages, reply], started_on=command.started_on)
-                self._follow(command.conversation_id, active, ids, is_wanted)
-        caches.settle(command.conversation_id)
+                self._follow(key, active, ids, is_wanted)
+        caches.settle(key)
 
-    def _follow(self, conversation_id: str, cache: WorkingCache, ids: list[int], is_wanted: Callable[[], bool]) -> None:
+    def _follow(self, key: str, cache: WorkingCache, ids: list[int], is_wanted: Callable[[], bool]) -> None:
         model, caches = self._loaded()
         shared = common_prefix(cache.token_ids, ids)
         to_read = len(ids) - cache.reachable(shared)
         if not 0 < to_read <= min(_IDLE_TOKENS, model.info.context_length - len(ids)):
             return
         if shared < cache.length:
-            caches.persistence.writer.release(conversation_id)
+            caches.persistence.writer.release(key)
             cache.rollback(shared)
         try:
             prefill(model.forward, cache, ids[cache.length :], _IDLE_CHUNK, is_wanted, lambda done, total: None)
@@ -174,21 +178,24 @@ class Runtime:
         caches.persistence.writer.resume()
         caches.codecs.probe(is_wanted)
 
-    def save(self, conversation_id: str, request_id: str) -> None:
+    def save(self, command: Generate | Compress | Undo) -> None:
         """Queue the snapshot after a reply, or a compression; the outcome comes later, as an event. Then tidy up."""
         _, caches = self._loaded()
-        problem = caches.save(conversation_id, request_id)
+        conversation_id, request_id = command.conversation_id, command.request_id
+        key = chat_key(conversation_id, command.branch)
+        problem = caches.save(key, request_id)
         if problem is not None:
             code, detail = problem
             params = {"detail": detail} if detail else {}
             self._emit(SnapshotNotSaved(conversation_id, request_id, save_problem_words(code, detail), code, params))
-        caches.park_others(conversation_id)
+        caches.park_others(key)
         caches.rates.write()
 
     def compress_if_short(self, command: Generate, is_wanted: Callable[[], bool]) -> None:
         """Between turns: where encoding was not enough and the settings allow it, the active chat is compressed."""
         model, caches = self._loaded()
-        resident = caches.resident(command.conversation_id)
+        key = chat_key(command.conversation_id, command.branch)
+        resident = caches.resident(key)
         if not self._config.allows_compression or not caches.is_tight or resident is None:
             return
         before = caches.memory_bytes
@@ -204,13 +211,14 @@ class Runtime:
                     resident.precision(model.geometry.precision),
                 )
             )
-            caches.save(command.conversation_id, "")
+            caches.save(key, "")
 
     def compress(self, command: Compress | Undo, is_cancelled: Callable[[], bool]) -> Compressed:
         """Or bring back. Raises EngineError; nothing has changed then."""
         model, caches = self._loaded()
         model.poll()
-        model.forward.on_out_of_memory = lambda: self._free_memory(command.conversation_id)
+        key = chat_key(command.conversation_id, command.branch)
+        model.forward.on_out_of_memory = lambda: self._free_memory(key)
         try:
             if isinstance(command, Undo):
                 return compression.undo(command, model, caches, self._config.prefill_chunk, self._emit, is_cancelled)
@@ -249,7 +257,11 @@ class Runtime:
     def bench(self, command: RunBench, is_cancelled: Callable[[], bool]) -> BenchFinished:
         model, _ = self._loaded()
         model.poll()
-        result = bench.run(command, model, self._config, is_cancelled)
+
+        def tell(done: int, total: int, row: dict[str, object] | None) -> None:
+            self._emit(BenchProgress(command.request_id, done, total, row))
+
+        result = bench.run(command, model, self._config, is_cancelled, tell)
         return BenchFinished(command.request_id, result)
 
     def close(self) -> None:
@@ -271,14 +283,20 @@ class Runtime:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _free_memory(self, conversation_id: str) -> bool:
+    def _free_memory(self, key: str) -> bool:
         """A forward pass ran out of memory: put other chats away; whether to try again."""
         model, caches = self._loaded()
-        has_freed = caches.give_way(conversation_id)
+        has_freed = caches.give_way(key)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return has_freed and model.can_persist  # another model may have state that the failed pass left half changed
+
+    def _tell(self, event: PressureActed | CodecsProbed) -> None:
+        """The manager knows branches by their keys; others know conversations."""
+        if isinstance(event, PressureActed):
+            event = dataclasses.replace(event, conversation_id=conversation_of(event.conversation_id))
+        self._emit(event)
 
     def _save_ended(self, result: SaveResult) -> None:
         """On the saver's thread."""
@@ -287,16 +305,18 @@ class Runtime:
             caches.saved(result)
         for one in result.evicted:
             memory, budget = self._memory_bytes, self._config.memory_budget_bytes
-            self._on_saved(PressureActed(one.conversation_id, "evict_disk", one.nbytes, None, memory, budget))
+            conversation_id = conversation_of(one.conversation_id)
+            self._on_saved(PressureActed(conversation_id, "evict_disk", one.nbytes, None, memory, budget))
         if result.is_cancelled:
             return
+        conversation_id = conversation_of(result.conversation_id)
         if result.error is not None:
             is_full = result.error.errno in (errno.ENOSPC, errno.EDQUOT)
             code = SaveProblem.DISK_FULL if is_full else SaveProblem.DISK_ERROR
             detail = result.error.strerror or type(result.error).__name__
             self._on_saved(
                 SnapshotNotSaved(
-                    result.conversation_id,
+                    conversation_id,
                     result.request_id,
                     save_problem_words(code, detail),
                     code,
@@ -306,7 +326,7 @@ class Runtime:
             return
         self._on_saved(
             SnapshotSaved(
-                result.conversation_id,
+                conversation_id,
                 result.request_id,
                 result.tokens,
                 result.bytes_written,

@@ -13,6 +13,7 @@ from engine.generation.detokenizer import Detokenizer
 from engine.generation.prefill import prefill
 from engine.generation.sampler import Sampler
 from engine.generation.stop_strings import StopStrings
+from engine.kv.chat_key import chat_key
 from engine.kv.manager import Activation, CacheManager
 from engine.kv.resident import common_prefix
 from engine.memory import read_memory
@@ -62,6 +63,7 @@ class Turn:
         is_cancelled: IsCancelled,
     ) -> None:
         self._command = command
+        self._key = chat_key(command.conversation_id, command.branch)
         self._model = model
         self._caches = caches
         self._prefill_chunk = prefill_chunk
@@ -88,10 +90,10 @@ class Turn:
                 prompt_tokens=str(len(token_ids)),
                 context_length=str(model.info.context_length),
             )
-        self._caches.check_growth(command.conversation_id, len(token_ids))
+        self._caches.check_growth(self._key, len(token_ids))
         self._phase(Phase.RESTORING)
         active = self._caches.activate(
-            command.conversation_id,
+            self._key,
             token_ids,
             history_tokens=prompt.history_tokens,
             is_incognito=command.is_incognito,
@@ -178,14 +180,14 @@ class Turn:
                 self._flush_text()
                 self._text_at = now
             if now - self._statistics_at >= _STATISTICS_INTERVAL_S:
-                self._caches.keep_within_budget(self._command.conversation_id)
+                self._caches.keep_within_budget(self._key)
                 self._send_statistics(active, now)
         shown, is_stopped = stops.add(detokenizer.flush())
         reply.text += shown + stops.flush()
         return not is_stopped
 
     def _prefill_progress(self, active: Activation, started: float, done: int, total: int) -> None:
-        self._caches.keep_within_budget(self._command.conversation_id)
+        self._caches.keep_within_budget(self._key)
         elapsed = time.perf_counter() - started
         remaining_s = elapsed / done * (total - done) if done else None
         self._phase(Phase.PREFILL, done, total, remaining_s)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.generation.prefill import prefill
+from engine.kv.chat_key import chat_key
 from engine.kv.manager import CacheManager
 from engine.kv.working_cache import WorkingCache
 from engine.model.loader import LoadedModel
@@ -48,7 +49,7 @@ def verify(
     Raises NothingKeptError when no token of the history is cached, and EngineError when cancelled.
     """
     ids = model.history.ids(command.messages, add_generation_prompt=False, started_on=command.started_on)
-    active = caches.activate(command.conversation_id, ids, history_tokens=len(ids))
+    active = caches.activate(chat_key(command.conversation_id, command.branch), ids, history_tokens=len(ids))
     if active.reused == 0:
         reason = active.miss or "no snapshot was kept"
         raise NothingKeptError(f"Nothing is kept of this conversation ({reason}); send a message first.")

@@ -191,7 +191,7 @@ class EngineWorker:
                 self._take_turn(runtime, command)
             case Compress() | Undo():
                 self._on_event(runtime.compress(command, self._stops(runtime, command)))
-                runtime.save(command.conversation_id, command.request_id)
+                runtime.save(command)
             case Pin():
                 runtime.pin(command.conversation_ids)
             case Forget():
@@ -221,7 +221,7 @@ class EngineWorker:
             return self._inbox.is_wanted() or self._is_closing.is_set()
 
         runtime.read_ahead(command, finished, is_wanted)
-        runtime.save(command.conversation_id, command.request_id)
+        runtime.save(command)
         until = 0.0  # the chat itself changes no more
         runtime.compress_if_short(command, is_wanted)
         runtime.probe_codecs(is_wanted)

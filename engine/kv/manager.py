@@ -14,6 +14,7 @@ from pathlib import Path
 
 from engine.kv.block_keys import root_key
 from engine.kv.blocks import BlockPool
+from engine.kv.chat_key import conversation_of
 from engine.kv.choices import Choices, may_share
 from engine.kv.codec_choice import CodecChoice
 from engine.kv.miss_reasons import MissReasons
@@ -239,6 +240,7 @@ class CacheManager:
         """Turn every other active cache into blocks, and make room if the budget asks for it: before, as parking needs
         memory for a moment, and after."""
         self._relief.make_room(0, conversation_id)
+        self._leave_to_disk(conversation_id)
         for key, resident in self._residents.items():
             if key != conversation_id and resident.working is not None and not self.persistence.writer.is_pending(key):
                 arena = resident.working.arena
@@ -252,6 +254,22 @@ class CacheManager:
                     self.spare.keep(arena)
         self._release_doubled()
         self._relief.make_room(0, conversation_id)
+
+    def _leave_to_disk(self, active_key: str) -> None:
+        """Drop other branches of the active chat's conversation that are mostly the same, once they are saved.
+
+        What they share is in the active one, so that coming back copies that and reads only their own end.
+        """
+        active = self._residents.get(active_key)
+        if active is None or not active.is_exact:
+            return
+        conversation, writer = conversation_of(active_key), self.persistence.writer
+        for key, one in list(self._residents.items()):
+            if key == active_key or conversation_of(key) != conversation or not one.is_exact or not one.length:
+                continue
+            is_mostly_shared = 2 * common_prefix(one.token_ids, active.token_ids) >= one.length
+            if is_mostly_shared and not writer.is_pending(key) and self.is_saved(one):
+                self.drop(key)
 
     def give_way(self, conversation_id: str) -> bool:
         """Memory ran out: put away everything but one conversation. Returns whether that freed anything."""
@@ -304,8 +322,9 @@ class CacheManager:
     # -- forgetting ------------------------------------------------------------------------------------------------
 
     def forget(self, conversation_id: str) -> None:
-        """Leave nothing of a conversation in memory or on disk. Raises OSError."""
-        self.drop(conversation_id)
+        """Leave nothing of any branch of a conversation in memory or on disk. Raises OSError."""
+        for key in [key for key in self._residents if conversation_of(key) == conversation_id]:
+            self.drop(key)
         self.persistence.writer.delete_conversation(conversation_id)
 
     def forget_compressed(self, conversation_id: str) -> None:
@@ -350,16 +369,7 @@ class CacheManager:
     @property
     def memory_bytes(self) -> int:
         """Bytes of every tensor that holds or could hold cached tokens."""
-        return (
-            self.pool.nbytes
-            + self.spare.nbytes
-            + sum(
-                one.working.held_bytes
-                if one.working is not None
-                else sum(state.nbytes for state in one.states.values())
-                for one in self._residents.values()
-            )
-        )
+        return self.pool.nbytes + self.spare.nbytes + sum(one.buffer_bytes for one in self._residents.values())
 
     @property
     def device_bytes(self) -> int:

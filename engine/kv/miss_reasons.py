@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.kv.chat_key import conversation_of
 from engine.kv.fingerprint import difference
 from engine.kv.persistence import Persistence, miss_of
 from engine.kv.resident import common_prefix
@@ -93,15 +94,15 @@ class MissReasons:
             return Miss(MissCode.READING_IS_FASTER)
         return self._other_fingerprint(conversation_id) or Miss(MissCode.NOT_SAVED)
 
-    def _other_fingerprint(self, conversation_id: str) -> Miss | None:
+    def _other_fingerprint(self, key: str) -> Miss | None:
         """The reason when the conversation is kept under another model or other settings."""
         own = (self._model.fingerprint.folder, self._model.fingerprint.compressed.folder)
         try:
             fingerprints = self._files.fingerprints()
         except OSError:  # the reason is not worth the reply
             return None
-        paths = [self._files.manifest_path(one, conversation_id) for one in fingerprints]
-        for path in sorted((path for path in paths if path.is_file()), key=_modified_ns, reverse=True):
+        paths = [path for one in fingerprints for path in self._files.manifest_paths(one, conversation_of(key))]
+        for path in sorted(paths, key=_modified_ns, reverse=True):
             folder = path.parent.parent.name
             fields = self._files.fingerprint_fields(folder)
             if fields is not None and folder not in own:

@@ -12,6 +12,7 @@ import torch
 from engine.kv import state_layers, transfer
 from engine.kv.block_keys import CHUNK_TOKENS, chain_keys, chunk_keys
 from engine.kv.blocks import BlockPool
+from engine.kv.chat_key import conversation_of
 from engine.kv.compressed_persistence import CompressedPersistence, held_blocks
 from engine.kv.fingerprint import Fingerprint, canonical_json
 from engine.kv.geometry import KVGeometry
@@ -210,10 +211,10 @@ class Persistence:
         found = self.catalog.longest_prefix(token_ids, conversation_id)
         return found[1] if found is not None else 0
 
-    def is_stored(self, conversation_id: str) -> bool:
-        """Whether anything of a conversation is on disk, in whatever precision."""
+    def stored_conversations(self) -> set[str]:
+        """Those of which anything is on disk, in whatever precision."""
         catalogs = (self.catalog, self.compressed.catalog)
-        return any(catalog.manifest(conversation_id) is not None for catalog in catalogs)
+        return {conversation_of(key) for catalog in catalogs for key in catalog.conversation_ids()}
 
     def touch(self, conversation_id: str) -> None:
         """The conversation is used now."""

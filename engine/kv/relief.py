@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.kv import pressure
+from engine.kv.chat_key import conversation_of
 from engine.kv.codecs.encoded import ENCODED_TOKENS, BlockCodec
 from engine.kv.codecs.registry import codec_named
 from engine.kv.pressure import Action, ChatMemory, MemoryLimits, PressureKind
@@ -188,7 +189,7 @@ class Relief:
             quantizable_bytes=resident.quantizable_bytes if codecs else 0,
             tokens=resident.length,
             last_used=float(resident.last_used),
-            is_pinned=resident.conversation_id in caches.pinned,
+            is_pinned=conversation_of(resident.conversation_id) in caches.pinned,
             is_active=resident.conversation_id == active_id,
             is_saved=is_saved,
             can_save=self.can_save(resident),

@@ -24,7 +24,10 @@ _TRIM_TOKENS = 512  # encoded before the memory of what they were goes back to t
 
 
 class Resident:
-    """Owned by the cache manager; `last_used` counts activations, larger is later."""
+    """Owned by the cache manager; `last_used` counts activations, larger is later.
+
+    `conversation_id` names a branch of a conversation (`engine.kv.chat_key`).
+    """
 
     def __init__(self, conversation_id: str, pool: BlockPool) -> None:
         self.conversation_id = conversation_id
@@ -77,10 +80,14 @@ class Resident:
     @property
     def own_bytes(self) -> int:
         """Bytes that are freed when this conversation is dropped."""
-        blocks = sum(block.nbytes for block in self.blocks if block.refs == 1)
+        return sum(block.nbytes for block in self.blocks if block.refs == 1) + self.buffer_bytes
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of memory that is in no block."""
         if self.working is not None:
-            return blocks + self.working.held_bytes
-        return blocks + sum(state.nbytes for state in self._states.values())
+            return self.working.held_bytes
+        return sum(state.nbytes for state in self._states.values())
 
     @property
     def shared_bytes(self) -> int:

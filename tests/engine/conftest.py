@@ -196,9 +196,7 @@ class Engine:
         """
         self._count += 1
         request = f"turn-{self._count}"
-        self.worker.submit(
-            Generate(conversation, request, tuple(messages), sampling, max_new_tokens, stop, **options)
-        )
+        self.worker.submit(Generate(conversation, request, tuple(messages), sampling, max_new_tokens, stop, **options))
         finished = self.wait(Finished, Failed, request_id=request)
         assert isinstance(finished, Finished), finished
         if is_saved:

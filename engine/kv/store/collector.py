@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from engine.kv.chat_key import conversation_of
 from engine.kv.store.catalog import Catalog
 from engine.kv.store.deletion import delete_conversation
 from engine.kv.store.files import StoreFiles
@@ -94,7 +95,10 @@ class Collector:
         return tuple(evictions)
 
     def delete_conversation(self, conversation_id: str) -> None:
-        """Leave no byte of a conversation under any fingerprint. Its saves must have ended. Raises OSError."""
+        """Leave no byte of a conversation, of none of its branches, under any fingerprint. Its saves must have ended.
+
+        Raises OSError.
+        """
         with self._lock:
             delete_conversation(self._files, conversation_id, [*self._own, *self._load_others()])
 
@@ -145,6 +149,7 @@ class Collector:
             spared = protected if catalogs is self._own else frozenset[str]()
             keys = dict.fromkeys(key for catalog in catalogs for key in catalog.conversation_ids() if key not in spared)
             found += [
-                (key in self.pinned, max(catalog.used_ns(key) for catalog in catalogs), index, key) for key in keys
+                (conversation_of(key) in self.pinned, max(catalog.used_ns(key) for catalog in catalogs), index, key)
+                for key in keys
             ]
         return [(groups[index], key) for _, _, index, key in sorted(found)]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from engine.kv.chat_key import conversation_of
 from engine.kv.store.catalog import Catalog
-from engine.kv.store.files import CONVERSATIONS, DATA_SUFFIX, MANIFEST_SUFFIX, StoreFiles, file_stem
+from engine.kv.store.files import BRANCH_MARK, CONVERSATIONS, DATA_SUFFIX, MANIFEST_SUFFIX, StoreFiles, file_stem
 from engine.kv.store.manifest import read_manifest
 from engine.kv.store.problems import ManifestRejectedError
 from engine.kv.store.records import FORMAT_VERSION
@@ -24,23 +25,25 @@ def delete_unknown(kv_dir: Path, known_ids: AbstractSet[str]) -> list[str]:
     if not kv_dir.is_dir():
         return []
     files = StoreFiles(kv_dir, FORMAT_VERSION)
-    known = {file_stem(conversation_id) for conversation_id in known_ids}
+    known = {file_stem(conversation_id).partition(BRANCH_MARK)[0] for conversation_id in known_ids}
     deleted: list[str] = []
     for fingerprint in files.fingerprints():
         for path in (files.folder(fingerprint) / CONVERSATIONS).glob(f"*{MANIFEST_SUFFIX}"):
-            if path.stem in known:
+            if path.stem.partition(BRANCH_MARK)[0] in known:
                 continue
             try:
                 manifest, _ = read_manifest(path, fingerprint)
             except ManifestRejectedError:
                 continue  # cleared away when the store is opened
-            delete_conversation(files, manifest.conversation_id)
-            deleted.append(manifest.conversation_id)
-    return deleted
+            conversation_id = conversation_of(manifest.conversation_id)
+            delete_conversation(files, conversation_id)
+            deleted.append(conversation_id)
+    return list(dict.fromkeys(deleted))
 
 
 def delete_conversation(files: StoreFiles, conversation_id: str, catalogs: Sequence[Catalog] = ()) -> None:
-    """Remove the manifest and the files no other conversation needs, under every fingerprint; then all orphans.
+    """Remove the manifests of all branches and the files no other conversation needs, under every fingerprint; then all
+    orphans.
 
     `catalogs` are those in memory, which have to know; folders without one are read. No save of the conversation may be
     under way (`StoreWriter.discard`). Tries everything, then raises the first OSError.
@@ -67,10 +70,17 @@ def _delete_in_folder(files: StoreFiles, conversation_id: str, folder: Path, kno
     stem.with_name(stem.name + DATA_SUFFIX).unlink(missing_ok=True)  # a snapshot of format 1
     fingerprint = files.fingerprint_of(folder)
     catalog = known.get(fingerprint or "")
+    branches = list(stem.parent.glob(f"{stem.name}{BRANCH_MARK}*{MANIFEST_SUFFIX}"))
     if fingerprint is None:
-        stem.with_name(stem.name + MANIFEST_SUFFIX).unlink(missing_ok=True)
+        for path in (stem.with_name(stem.name + MANIFEST_SUFFIX), *branches):
+            path.unlink(missing_ok=True)
         return
     if catalog is None:
         catalog = Catalog(files, fingerprint)  # even without a manifest: an earlier attempt may have left files
     catalog.remove(conversation_id)
+    for key in catalog.conversation_ids():
+        if conversation_of(key) == conversation_id:
+            catalog.remove(key)
+    for path in branches:  # those that could not be read
+        path.unlink(missing_ok=True)
     catalog.purge_orphans()

@@ -4,6 +4,7 @@
 <kv_dir>/<...>/chunks/<aa>/<key>.safetensors                    up to 256 tokens, immutable, named by content
 <kv_dir>/<...>/states/<aa>/<key>.safetensors                    states of layers that cannot be cropped
 <kv_dir>/<...>/conversations/<conversation id>.json             manifest, replaced atomically, written last
+<kv_dir>/<...>/conversations/<conversation id>~<branch>.json    of another branch of the same conversation
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engine.kv.chat_key import branch_of, conversation_of
 from engine.kv.store.problems import StoreProblem
 from engine.kv.store.scratch_file import ScratchFile, sync_folder
 
@@ -22,6 +24,7 @@ FOLDER_NAME = re.compile(r"[0-9a-f]{16}")
 KEY = re.compile(r"[0-9a-f]{64}")
 DATA_SUFFIX = ".safetensors"
 MANIFEST_SUFFIX = ".json"
+BRANCH_MARK = "~"
 FINGERPRINT_NAME = "fingerprint.json"
 CHUNKS = "chunks"
 STATES = "states"
@@ -56,6 +59,13 @@ class StoreFiles:
 
     def manifest_path(self, fingerprint: str, conversation_id: str) -> Path:
         return self.folder(fingerprint) / CONVERSATIONS / (file_stem(conversation_id) + MANIFEST_SUFFIX)
+
+    def manifest_paths(self, fingerprint: str, conversation_id: str) -> list[Path]:
+        """Those that are there, of all branches of a conversation."""
+        folder = self.folder(fingerprint) / CONVERSATIONS
+        stem = file_stem(conversation_id)
+        own = folder / (stem + MANIFEST_SUFFIX)
+        return [*([own] if own.is_file() else []), *folder.glob(f"{stem}{BRANCH_MARK}*{MANIFEST_SUFFIX}")]
 
     def prepare(self, fingerprint: str, fingerprint_json: str) -> None:
         """Create the folder of a fingerprint. `fingerprint` is the SHA-256 of its canonical JSON. Raises OSError."""
@@ -141,8 +151,16 @@ class StoreFiles:
         return (digest, fields) if isinstance(fields, dict) else None
 
 
-def file_stem(conversation_id: str) -> str:
-    """The id itself where it is a safe file name, else its hash (ids of imported chats may hold anything)."""
-    if _SAFE_ID.fullmatch(conversation_id):
-        return conversation_id
-    return "h-" + hashlib.sha256(conversation_id.encode("utf-8", "surrogatepass")).hexdigest()
+def file_stem(key: str) -> str:
+    """The conversation's id where it is a safe file name, else its hash (ids of imported chats may hold anything).
+
+    Of a branch, that and the branch's name: a conversation's files are found by their names alone.
+    """
+    stem, branch = _safe(conversation_of(key)), branch_of(key)
+    return f"{stem}{BRANCH_MARK}{_safe(branch)}" if branch else stem
+
+
+def _safe(name: str) -> str:
+    if _SAFE_ID.fullmatch(name):
+        return name
+    return "h-" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from engine.kv.chat_key import conversation_of
 from engine.kv.store.files import CHUNKS, CONVERSATIONS, DATA_SUFFIX, MANIFEST_SUFFIX, STATES, FileName, StoreFiles
 from engine.kv.store.records import Manifest, is_pruned
 from engine.kv.store.scan import FolderScan, StoredManifest, names_of, scan_folder
@@ -22,9 +23,9 @@ def report_disk(kv_dir: Path, budget_bytes: int) -> CacheReported:
     """Nothing is in memory, every conversation at most on disk. Never raises.
 
     `disk_bytes` is the size of all chunks, states and manifests, those of no use included; temporary files and
-    fingerprint.json do not count. A conversation's own `disk_bytes` are its manifests and all files they refer to,
-    `shared_bytes` those of them others refer to as well; in the total each of these counts once. Its tokens and its
-    precision are those of what would be used, of the model used last.
+    fingerprint.json do not count. A conversation's own `disk_bytes` are its branches' manifests and all files they
+    refer to, each once; `shared_bytes` those of them others refer to as well; in the total each of these counts once.
+    Its tokens and its precision are those of what would be used, of the branch and the model used last.
     """
     files = StoreFiles(kv_dir, _ANY_FORMAT)
     kept: dict[str, list[_Kept]] = {}
@@ -41,9 +42,14 @@ def report_disk(kv_dir: Path, budget_bytes: int) -> CacheReported:
                 shared_names = _shared_names(scan)
                 shared += sum(scan.sizes.get(name, 0) for name in shared_names)
                 model = _model_of(files.fingerprint_fields(folder.name) or {})
+                counted: dict[str, set[FileName]] = {}
                 for stored in scan.manifests:
-                    row = _row(stored, scan, shared_names)
-                    kept.setdefault(row.conversation_id, []).append(_Kept(stored, model, row))
+                    conversation_id = conversation_of(stored.manifest.conversation_id)
+                    known = counted.setdefault(conversation_id, set())
+                    names = set(names_of(stored.manifest)) - known  # what its other branches have was counted
+                    known |= names
+                    row = _row(stored, scan, names, shared_names)
+                    kept.setdefault(conversation_id, []).append(_Kept(stored, model, row))
     rows = sorted(kept.values(), key=_last_used_ns, reverse=True)
     return CacheReported(None, budget_bytes, 0, total, shared, 0.0, tuple(map(_merged, rows)))
 
@@ -68,7 +74,9 @@ def _last_used_ns(kept: Sequence[_Kept]) -> int:
 
 def _merged(kept: Sequence[_Kept]) -> ConversationCache:
     last = max(kept, key=lambda one: one.stored.used_ns)
-    used = max((one for one in kept if one.model == last.model), key=lambda one: _rank(one.stored.manifest))
+    key = last.stored.manifest.conversation_id
+    same = [one for one in kept if one.model == last.model and one.stored.manifest.conversation_id == key]
+    used = max(same, key=lambda one: _rank(one.stored.manifest))
     return replace(
         used.row,
         disk_bytes=sum(one.row.disk_bytes for one in kept),
@@ -103,19 +111,22 @@ def _files(folder: Path, depth: int) -> Iterator[os.DirEntry[str]]:
 
 
 def _shared_names(scan: FolderScan) -> set[FileName]:
-    seen: set[FileName] = set()
+    """Of files that more than one conversation refers to."""
+    first: dict[FileName, str] = {}
     shared: set[FileName] = set()
     for stored in scan.manifests:
-        names = set(names_of(stored.manifest))
-        shared |= names & seen
-        seen |= names
+        conversation_id = conversation_of(stored.manifest.conversation_id)
+        shared |= {
+            name for name in names_of(stored.manifest) if first.setdefault(name, conversation_id) != conversation_id
+        }
     return shared
 
 
-def _row(stored: StoredManifest, scan: FolderScan, shared_names: set[FileName]) -> ConversationCache:
-    names = set(names_of(stored.manifest))
+def _row(
+    stored: StoredManifest, scan: FolderScan, names: set[FileName], shared_names: set[FileName]
+) -> ConversationCache:
     return ConversationCache(
-        conversation_id=stored.manifest.conversation_id,
+        conversation_id=conversation_of(stored.manifest.conversation_id),
         tokens=len(stored.manifest.token_ids),
         memory_bytes=0,
         disk_bytes=stored.nbytes + sum(scan.sizes.get(name, 0) for name in names),

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import xxhash
 
+from engine.kv.chat_key import conversation_of
 from engine.kv.store.catalog import Catalog
 from engine.kv.store.chunk_format import FileLayout
 from engine.kv.store.collector import Collector, Eviction
@@ -129,8 +130,11 @@ class StoreWriter:
             self._turn.wait_for(lambda: all(job.is_ended for job in jobs))
 
     def delete_conversation(self, conversation_id: str) -> None:
-        """Leave no byte of a conversation on disk, whatever was being written. Raises OSError."""
-        self.discard(conversation_id)
+        """Leave no byte of a conversation on disk, whatever was being written of any branch. Raises OSError."""
+        with self._turn:
+            keys = [key for key in self._jobs if conversation_of(key) == conversation_id]
+        for key in keys:
+            self.discard(key)
         self._collector.delete_conversation(conversation_id)
 
     def is_pending(self, conversation_id: str) -> bool:
