@@ -286,6 +286,28 @@ def test_enter_on_a_chat_goes_on_to_its_text_field(sidebar: ConversationList) ->
     assert entered == ["b"]
 
 
+def test_a_step_opens_the_next_chat_of_the_list_past_headings(sidebar: ConversationList) -> None:
+    show(sidebar, chat("dear", is_pinned=True), chat("a"), chat("b"), folders=[Folder(1, "Work")])
+    chosen = chosen_by(sidebar)
+    for step in (1, 1, 1, 1, -1):
+        sidebar.step(step)
+    assert chosen == ["dear", "a", "b", "a"]
+    sidebar.select(None)
+    sidebar.step(-1)
+    assert chosen[-1] == "b"
+
+
+def test_shift_f10_opens_the_menu_of_the_row_with_the_cursor(
+    sidebar: ConversationList, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[list[str]] = []
+    monkeypatch.setattr(QMenu, "popup", lambda menu, position: shown.append(entries(menu)))
+    show(sidebar, chat("a"), chat("b"))
+    sidebar.view.setCurrentIndex(row(sidebar, "b"))
+    press(sidebar, Qt.Key.Key_F10, Qt.KeyboardModifier.ShiftModifier)
+    assert [found[0] for found in shown] == ["Pin"]
+
+
 def test_type_ahead_goes_to_a_title_in_hangul_too(sidebar: ConversationList) -> None:
     show(sidebar, chat("Alpha"), chat("beta"), chat("\u1112\u1161\u11ab\u1100\u1173\u11af"), folders=[Folder(1, "Box")])
     chosen = chosen_by(sidebar)

@@ -23,12 +23,12 @@ from engine.protocol.commands import Role
 from tests.ui.chats import row, titles
 from tests.ui.fakes import FakeEngine
 from ui.chat_controller import ChatController
+from ui.conversation_changes import ConversationChanges
 from ui.live_replies import LiveReplies
 from ui.sidebar import announce
 from ui.sidebar.conversation_list import ConversationList
 from ui.sidebar.conversation_model import CHATS_MIME
 from ui.sidebar.deletions import Deletions
-from ui.sidebar.list_actions import ListActions
 from ui.sidebar.undo_bar import UndoBar
 from ui.theme import Theme
 
@@ -55,7 +55,7 @@ class Room:
     qtbot: QtBot
     store: ConversationStore
     sidebar: ConversationList
-    actions: ListActions
+    changes: ConversationChanges
     deletions: Deletions
     shown: Shown
 
@@ -108,9 +108,10 @@ def room(qtbot: QtBot, theme: Theme, data_dir: Path) -> Iterator[Room]:
     shown = Shown()
     controller = cast(ChatController, shown)
     deletions = Deletions(session, store, bridge, controller, LiveReplies(), sidebar.undo_bar, sidebar)
-    found = Room(qtbot, store, sidebar, ListActions(sidebar, session, store, sidebar), deletions, shown)
-    found.actions.changed.connect(found.refresh)
-    found.actions.failed.connect(shown.show_error)
+    found = Room(
+        qtbot, store, sidebar, ConversationChanges(session, store, controller, sidebar, sidebar), deletions, shown
+    )
+    found.changes.changed.connect(found.refresh)
     deletions.changed.connect(found.refresh)
     sidebar.delete_requested.connect(deletions.delete)
     sidebar.folder_delete_requested.connect(deletions.delete_folder)
@@ -161,11 +162,10 @@ def test_several_chats_move_to_a_new_folder_whose_name_is_asked_for_at_once(room
     assert [folder.name for folder in room.store.folders()] == ["업무"]
 
 
-def test_a_folder_is_made_without_chats_and_two_new_ones_have_two_names(room: Room) -> None:
+def test_a_folder_is_made_without_chats(room: Room) -> None:
     room.sidebar.new_row.menu.actions()[1].trigger()
-    room.rename_to("New folder")
-    room.sidebar.new_row.menu.actions()[1].trigger()
-    assert room.titles == ["Folders", "New folder", "New folder 2"]
+    room.rename_to("Later")
+    assert room.titles == ["Folders", "Later"]
 
 
 def test_f2_renames_a_folder(room: Room) -> None:
@@ -218,9 +218,21 @@ def test_what_is_dragged_are_the_chats_selected(room: Room) -> None:
 
 def test_a_chat_moved_to_a_folder_that_is_gone_stays_where_it_is(room: Room) -> None:
     letter = room.add("Tax letter")
-    room.actions.move([letter], 99)
+    room.changes.move([letter], 99)
     assert [type(error) for error in room.shown.errors] == [UnknownFolderError]
     assert room.titles == ["Today", "Tax letter"]
+
+
+def test_an_incognito_chat_stays_in_its_own_place(room: Room) -> None:
+    room.add_folder("Work")
+    secret = room.store.create_conversation(is_incognito=True)
+    room.store.set_title(secret.id, "secret")
+    room.add("open")
+    assert "Move to folder" not in [one.text() for one in room.menu("secret").actions()]
+    assert "Move to folder" in [one.text() for one in room.menu("open").actions()]
+    drags = Qt.ItemFlag.ItemIsDragEnabled
+    assert not row(room.sidebar, "secret").flags() & drags
+    assert row(room.sidebar, "open").flags() & drags
 
 
 def test_a_closed_folder_hides_its_chats_and_counts_them(room: Room) -> None:
@@ -246,13 +258,11 @@ def test_a_closed_folder_hides_its_chats_and_counts_them(room: Room) -> None:
 
 def test_a_duplicate_is_named_so_and_has_the_messages(room: Room) -> None:
     letter = room.add("Tax letter")
-    made: list[str] = []
-    room.actions.duplicated.connect(made.append)
     entry(room.menu("Tax letter"), "Duplicate").trigger()
     assert room.titles == ["Today", "Tax letter (copy)", "Tax letter"]
-    (copy,) = made
-    assert copy != letter
-    assert [message.text for message in room.store.messages(copy)] == ["about Tax letter"]
+    copy = room.shown.current
+    assert copy not in (letter, None)
+    assert [message.text for message in room.store.messages(copy or "")] == ["about Tax letter"]
 
 
 # deleting

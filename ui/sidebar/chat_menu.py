@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from ui.sidebar.conversation_model import ConversationModel, ListRole
 from ui.sidebar.conversation_view import ConversationView
+from ui.sidebar.list_rows import ChatRow
 from ui.sidebar.row_words import one_line, pin_help
 
 EXPORT_FORMATS = {"markdown": "Markdown", "html": "HTML", "json": "JSON"}  # names, the same in every language
@@ -87,7 +88,8 @@ class ChatMenu(QObject):
         menu.addAction(self.pin)
         if is_one:
             _add(menu, _with_key(self.tr("Rename"), _RENAME), lambda: self._view.edit(self._model.index_of(ids[0])))
-        self._add_folders(menu.addMenu(self.tr("Move to folder")), ids)
+        if not any(self._is_incognito(one) for one in ids):  # these have their own place
+            self._add_folders(menu.addMenu(self.tr("Move to folder")), ids)
         if is_one:
             _add(menu, self.tr("Duplicate"), lambda: self.duplicate_requested.emit(ids[0]))
         export = menu.addMenu(self.tr("Export"))
@@ -114,6 +116,10 @@ class ChatMenu(QObject):
             menu.addSeparator()
         _add(menu, self.tr("New folder…"), lambda: self.folder_create_requested.emit(ids))
         add_place(self.tr("None"), None)
+
+    def _is_incognito(self, conversation_id: str) -> bool:
+        row = self._model.index_of(conversation_id).data(ListRole.ROW)
+        return isinstance(row, ChatRow) and row.conversation.is_incognito
 
     def _are_pinned(self, ids: Sequence[str]) -> bool:
         """All of them: else the entry pins those that are not yet."""

@@ -17,7 +17,7 @@ from PySide6.QtCore import (
     Slot,
 )
 from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QStackedWidget, QVBoxLayout, QWidget
 
 from app.conversation import Conversation, Folder
 from ui.icons import pixmap
@@ -85,6 +85,7 @@ class ConversationList(QWidget):
         self.undo_compression_action = self.menu.undo_compression
         self._logo = QLabel()
         self._filter_key = key_label(self.filter)
+        self._popup: QMenu | None = None
         self._stack = QStackedWidget()
         self._midnight = QTimer(self, singleShot=True)
         self._lay_out()
@@ -143,18 +144,17 @@ class ConversationList(QWidget):
     def edit_folder(self, folder_id: int) -> None:
         self._edit(self.model.index_of_folder(folder_id))
 
-    def step(self, by: int) -> None:
-        """Open the next chat (1) or the previous one (-1) of those that are seen."""
-        rows = [self.model.index(row, 0) for row in range(self.model.rowCount())]
-        seen = [str(index.data(ListRole.CONVERSATION_ID)) for index in rows if index.data(ListRole.CONVERSATION_ID)]
-        if not seen:
+    def step(self, step: int) -> None:
+        """Open the next chat of the list (1) or the one before (-1), counted from the one that is open."""
+        chats = self.model.chat_ids
+        if not chats:
             return
-        if self._current in seen:
-            wanted = min(max(seen.index(self._current) + by, 0), len(seen) - 1)
+        if self._current in chats:
+            place = min(max(chats.index(self._current) + step, 0), len(chats) - 1)
         else:
-            wanted = 0 if by > 0 else len(seen) - 1
-        if seen[wanted] != self._current:
-            self.view.setCurrentIndex(self.model.index_of(seen[wanted]))
+            place = 0 if step > 0 else -1
+        if chats[place] != self._current:
+            self.view.setCurrentIndex(self.model.index_of(chats[place]))
 
     @Slot()
     def focus_filter(self) -> None:
@@ -220,11 +220,20 @@ class ConversationList(QWidget):
 
     @Slot(QPoint)
     def _on_menu_requested(self, position: QPoint) -> None:
+        if self._popup is not None:  # one key may ask twice, by itself and by the system
+            return
         index = self.view.indexAt(position)
         ids = self.menu.targets(index)
         if len(ids) == 1:
             self.menu_about_to_show.emit(ids[0])
-        self.menu.menu(index).popup(self.view.viewport().mapToGlobal(position))
+        menu = self.menu.menu(index)
+        menu.aboutToHide.connect(self._on_menu_hidden)
+        menu.popup(self.view.viewport().mapToGlobal(position))
+        self._popup = menu if menu.isVisible() else None
+
+    @Slot()
+    def _on_menu_hidden(self) -> None:
+        self._popup = None
 
     @Slot()
     def _on_midnight(self) -> None:

@@ -129,6 +129,11 @@ class ConversationModel(QAbstractListModel):
     def index_of_folder(self, folder_id: int) -> QModelIndex:
         return self._index(folder_key(folder_id))
 
+    @property
+    def chat_ids(self) -> list[str]:
+        """Of the rows, from the top."""
+        return [row.conversation.id for row in self._rows if isinstance(row, ChatRow)]
+
     def chats_from(self, row: int) -> list[str]:
         """The ids of the chats below `row`, and then of those above it: the nearest first."""
         below, above = self._rows[row + 1 :], reversed(self._rows[:row])
@@ -169,8 +174,8 @@ class ConversationModel(QAbstractListModel):
     def flags(self, index: _Index) -> Qt.ItemFlag:
         row = self._rows[index.row()] if index.isValid() else None
         match row:
-            case ChatRow():
-                return _CHAT_FLAGS
+            case ChatRow(conversation=conversation):
+                return _FIXED_FLAGS if conversation.is_incognito else _FIXED_FLAGS | Qt.ItemFlag.ItemIsDragEnabled
             case FolderRow():
                 return _FOLDER_FLAGS
         return Qt.ItemFlag.NoItemFlags
@@ -207,9 +212,10 @@ class ConversationModel(QAbstractListModel):
         return [CHATS_MIME]
 
     def mimeData(self, indexes: Sequence[QModelIndex]) -> QMimeData:
-        ids = [index.data(ListRole.CONVERSATION_ID) for index in indexes]
+        rows = (self._rows[index.row()] for index in indexes)
+        ids = [row.conversation.id for row in rows if isinstance(row, ChatRow)]
         data = QMimeData()
-        data.setData(CHATS_MIME, "\n".join(one for one in ids if one).encode())
+        data.setData(CHATS_MIME, "\n".join(ids).encode())
         return data
 
     # private
@@ -290,10 +296,5 @@ class ConversationModel(QAbstractListModel):
         return self._warmth.get(conversation_id), self._costs.get(conversation_id)
 
 
-_CHAT_FLAGS = (
-    Qt.ItemFlag.ItemIsEnabled
-    | Qt.ItemFlag.ItemIsSelectable
-    | Qt.ItemFlag.ItemIsEditable
-    | Qt.ItemFlag.ItemIsDragEnabled
-)
+_FIXED_FLAGS = Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable | Qt.ItemFlag.ItemIsEditable
 _FOLDER_FLAGS = Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsEditable

@@ -80,6 +80,9 @@ class ConversationView(QListView):
         index = self.currentIndex()
         row = index.data(ListRole.ROW) if index.isValid() else None
         key = event.key()
+        if key == Qt.Key.Key_F10 and event.modifiers() == Qt.KeyboardModifier.ShiftModifier:
+            self.customContextMenuRequested.emit(self.visualRect(index).center())
+            return
         is_plain = event.modifiers() in (Qt.KeyboardModifier.NoModifier, Qt.KeyboardModifier.KeypadModifier)
         if not is_plain:
             pass

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 
 from app.conversation import Conversation, Folder
 
@@ -79,7 +80,11 @@ def folder_key(folder_id: int) -> Key:
 
 def heading_of(updated_at: datetime, today: date) -> HeadingRow:
     """The date group, by the day in the zone of this computer. What lies in the future counts as today."""
-    day = updated_at.astimezone().date()
+    return _heading_of_day(updated_at.astimezone().date(), today)
+
+
+@lru_cache(maxsize=2048)
+def _heading_of_day(day: date, today: date) -> HeadingRow:
     if day >= today:
         return HeadingRow(Group.TODAY)
     if day == today - timedelta(days=1):
