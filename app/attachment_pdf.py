@@ -66,6 +66,7 @@ def pdf_text(data: bytes, name: str, *, most: int, go_on: Callable[[], None], cl
 def _page_texts(data: bytes, name: str, check: Callable[..., None]) -> Iterator[str]:
     from pypdf.errors import DependencyError, FileNotDecryptedError, PyPdfError, WrongPasswordError  # noqa: PLC0415
 
+    damage: tuple[type[Exception], ...] = (PyPdfError, *_DAMAGE)
     try:
         reader = _opened(data)
         if reader is None:
@@ -77,7 +78,7 @@ def _page_texts(data: bytes, name: str, check: Callable[..., None]) -> Iterator[
         raise
     except (DependencyError, FileNotDecryptedError, WrongPasswordError) as error:
         raise _locked(name) from error
-    except (PyPdfError, *_DAMAGE) as error:
+    except damage as error:
         raise PdfDamagedError(f"{name} is a damaged PDF; save it again, or choose a copy.", name=name) from error
 
 

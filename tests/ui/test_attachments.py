@@ -17,8 +17,9 @@ from pytestqt.qtbot import QtBot
 from app.attachments import ReadingEndedError, read_attachment
 from app.conversation import Attachment, Draft
 from tests.ui.conftest import Desk, OpenDesk
+from ui.composer.attach_button import ATTACH_KEY
 from ui.composer.attachment_bar import MOST_FILES
-from ui.composer.composer import ATTACH_KEY, Composer
+from ui.composer.composer import Composer
 from ui.composer.composer_edit import LONG_TEXT
 from ui.composer.file_reader import FileReader
 

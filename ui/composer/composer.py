@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, QSize, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QKeySequence, QPalette, QShortcut
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtCore import QEvent, Qt, QTimer, Signal, Slot
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from app.attachments import pasted_attachment
 from app.conversation import Draft
 from app.errors import AttachmentError
+from ui.composer.attach_button import AttachButton
 from ui.composer.attachment_bar import AttachmentBar
 from ui.composer.card import ComposerCard
 from ui.composer.composer_edit import ComposerEdit
+from ui.composer.composer_hint import ComposerHint
 from ui.composer.cost_words import Cost
-from ui.composer.hint_line import HintLine
-from ui.icons import icon
-from ui.sidebar.announce import announce
 
 _DRAFT_MS = 600
-ATTACH_KEY = "Ctrl+Shift+A"
 
 
 class Composer(QWidget):
@@ -43,20 +40,14 @@ class Composer(QWidget):
         super().__init__(parent)
         self._is_busy = False
         self._is_reply = True
-        self._hint_text: str | None = None
-        self._cost: Cost | None = None
-        self._is_refused = False  # by the cost, for just this draft
-        self._told = ""  # about the last thing done here, until the next
         self.edit = ComposerEdit()
         self.files = AttachmentBar()
+        self.attach_button = AttachButton(self)
         self.button = QPushButton()
         self.button.setProperty("kind", "accent")
-        self.attach_button = QPushButton()
-        self.attach_button.setProperty("kind", "attach")
-        for button in (self.button, self.attach_button):
-            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click must not take the focus: it would end composing
-            button.setCursor(Qt.CursorShape.PointingHandCursor)
-        self.hint = HintLine()
+        self.button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click must not take the focus: it would end composing
+        self.button.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.hint = ComposerHint()
         self._card = ComposerCard(self.edit)
         self._draft_timer = QTimer(self, singleShot=True, interval=_DRAFT_MS)
         self._draft_timer.timeout.connect(self._on_draft_due)
@@ -86,17 +77,11 @@ class Composer(QWidget):
 
     def set_hint(self, text: str | None) -> None:
         """What sending now means, before anything else; None leaves the cost to be told."""
-        if text != self._hint_text:
-            self._hint_text = text
-            self._show_hint()
+        self.hint.set_hint(text)
 
     def set_cost(self, cost: Cost | None) -> None:
         """What sending this very draft costs. One that `is_refused` is not sent: its words say why."""
-        if cost != self._cost:
-            self.hint.set_loud(False)
-        self._cost = cost
-        self._is_refused = cost is not None and cost.is_refused
-        self._show_hint()
+        self.hint.set_cost(cost)
 
     def take_draft(self) -> Draft:
         """What is written, with what is being composed; nothing about it is pending afterwards."""
@@ -106,17 +91,14 @@ class Composer(QWidget):
     def show_draft(self, draft: Draft, *, owner: str = "") -> None:
         """`owner`: whom it belongs to. Files still being read for the draft before are kept for its owner."""
         self.edit.replace_text(draft.text)
-        self._draft_timer.stop()
-        self._told = ""
         self.files.show_attachments(draft.attachments, owner)
+        self.hint.draft_changed()
         if draft.attachments is self.files.attachments:
             self._draft_timer.stop()  # nothing has come that is not stored
-        self._show_hint()
 
     @Slot(object)
     def accept_files(self, paths: Sequence[Path]) -> None:
         """Attach them; each is read and shows what has come of it."""
-        self._told = ""
         self.files.add_files(paths)
         self.edit.setFocus(Qt.FocusReason.OtherFocusReason)
 
@@ -129,10 +111,9 @@ class Composer(QWidget):
         draft = self.take_draft()
         name = self.files.name_being_read
         if name is not None:
-            self._tell(self.tr("{name} is still being read; send in a moment").format(name=name))
-        elif self._is_refused:
-            self.hint.set_loud(True)
-            announce(self, self.hint.text())
+            self.hint.tell(self.tr("{name} is still being read; send in a moment").format(name=name))
+        elif self.hint.is_refused:
+            self.hint.tell_refusal()
         elif not draft.is_blank:
             self.send_requested.emit(draft)
 
@@ -149,17 +130,8 @@ class Composer(QWidget):
             self.edit_last_requested.emit()
 
     @Slot()
-    def _on_attach_pressed(self) -> None:
-        self.edit.committed_text()  # the dialog takes the focus
-        dialog = QFileDialog(self, self.tr("Attach files"))
-        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
-        dialog.filesSelected.connect(self._on_files_selected)
-        dialog.open()
-
-    @Slot(list)
-    def _on_files_selected(self, names: list[str]) -> None:
-        self.accept_files([Path(name) for name in names])
+    def _on_about_to_ask(self) -> None:
+        self.edit.committed_text()
 
     @Slot(str)
     def _on_long_text_pasted(self, text: str) -> None:
@@ -171,7 +143,7 @@ class Composer(QWidget):
 
     @Slot()
     def _on_picture_pasted(self) -> None:
-        self._tell(self.tr("Pictures cannot be read here; paste text, or attach text, code or a PDF"))
+        self.hint.tell(self.tr("Pictures cannot be read here; paste text, or attach text, code or a PDF"))
 
     @Slot()
     def _on_files_changed(self) -> None:
@@ -180,13 +152,9 @@ class Composer(QWidget):
 
     @Slot()
     def _on_content_changed(self) -> None:
-        self._is_refused = False  # the next estimate says
-        self.hint.set_loud(False)
+        self.hint.draft_changed()
         self._draft_timer.start()
         self._update_button()
-        if self._told:
-            self._told = ""
-            self._show_hint()
         self.content_changed.emit()
 
     @Slot()
@@ -209,69 +177,37 @@ class Composer(QWidget):
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
             self._retranslate()
-        elif event.type() in (QEvent.Type.PaletteChange, QEvent.Type.StyleChange):
-            self._paint_icon()
         super().changeEvent(event)
-
-    def _tell(self, words: str) -> None:
-        self._told = words
-        self._show_hint()
-        announce(self, self.hint.text())
 
     def _update_button(self) -> None:
         self.button.setEnabled(self._is_busy or bool(self.files.chips) or not self.edit.is_blank)
 
     def _retranslate(self) -> None:
+        self.hint.set_state(is_busy=self._is_busy, is_reply=self._is_reply, sends_with=self.edit.sends_with)
+        keys = self.hint.key_words()
         self.edit.setPlaceholderText(self.tr("Write a message"))
         self.edit.setAccessibleName(self.tr("Message"))
-        self.edit.setAccessibleDescription(self._key_hint())
+        self.edit.setAccessibleDescription(keys)
         self.button.setText(self.tr("Stop") if self._is_busy else self.tr("Send"))
         stop = self.tr("Stop the reply") if self._is_reply else self.tr("Stop changing this chat's memory")
         self.button.setAccessibleName(stop if self._is_busy else self.tr("Send the message"))
-        self.button.setToolTip(self._key_hint() if self._is_busy else "")
-        self.attach_button.setText(self.tr("File"))
-        self.attach_button.setAccessibleName(self.tr("Attach files"))
-        words = self.tr("Attach text, code or PDFs ({key}); or drop them here")
-        self.attach_button.setToolTip(words.format(key=ATTACH_KEY))
-        self.attach_button.setAccessibleDescription(self.attach_button.toolTip())
-        self._show_hint()
+        self.button.setToolTip(keys if self._is_busy else "")
         self._update_button()
-        self._paint_icon()
-
-    def _show_hint(self) -> None:
-        cost = None if self._told or self._is_busy or (self._hint_text and not self._is_refused) else self._cost
-        words = cost.words if cost else self._told or self._hint_text or ""
-        self.hint.show_words(words, cost.strong if cost else "", self._key_hint())
-
-    def _key_hint(self) -> str:
-        if self._is_busy and self._is_reply:
-            return self.tr("Esc stops the reply")
-        if self._is_busy:
-            return self.tr("Esc stops it, and this chat's memory stays as it was")
-        if self.edit.sends_with == "enter":
-            return self.tr("Enter sends, Shift+Enter starts a new line")
-        return self.tr("Ctrl+Enter sends, Enter starts a new line")
-
-    def _paint_icon(self) -> None:
-        muted = self.palette().color(QPalette.ColorRole.PlaceholderText).name()
-        self.attach_button.setIcon(icon("paper_clip", muted))
-        self.attach_button.setIconSize(QSize(16, 16))
 
     def _wire(self) -> None:
-        edit, files = self.edit, self.files
+        edit, files, attach = self.edit, self.files, self.attach_button
         edit.send_pressed.connect(self._on_send_pressed)
         edit.content_changed.connect(self._on_content_changed)
         edit.focus_changed.connect(self._on_focus_changed)
         edit.up_pressed.connect(self._on_up_pressed)
-        edit.files_pasted.connect(self.accept_files)
-        self._card.files_dropped.connect(self.accept_files)
         edit.long_text_pasted.connect(self._on_long_text_pasted)
         edit.picture_pasted.connect(self._on_picture_pasted)
         files.changed.connect(self._on_files_changed)
         files.emptied_by_keys.connect(self._on_files_emptied)
+        for came in (edit.files_pasted, self._card.files_dropped, attach.chosen):
+            came.connect(self.accept_files)
+        attach.about_to_ask.connect(self._on_about_to_ask)
         self.button.clicked.connect(self._on_button_clicked)
-        self.attach_button.clicked.connect(self._on_attach_pressed)
-        QShortcut(QKeySequence(ATTACH_KEY), self, self._on_attach_pressed)
 
     def _lay_out(self) -> None:
         row = QHBoxLayout()
