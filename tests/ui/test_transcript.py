@@ -459,12 +459,12 @@ def test_nothing_of_a_reply_is_markup_or_loaded(desk: Desk) -> None:
 
 
 def test_a_chat_opened_before_the_window_was_laid_out_can_be_scrolled(open_desk: OpenDesk) -> None:
-    desk = open_desk(fill=lambda desk: desk.add_conversation("long", 1000), reopens=True)
+    desk = open_desk(fill=lambda desk: desk.add_conversation("long", 150), reopens=True)
     desk.settle()
     transcript = desk.window.page.transcript
     assert transcript.verticalScrollBar().maximum() > transcript.viewport().height()
     assert 0 < transcript.num_built <= MOST_BUILT
-    assert transcript.built()[-1].text == "reply 999"
+    assert transcript.built()[-1].text == "reply 149"
     check_at_end(transcript)
 
 

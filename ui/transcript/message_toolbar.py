@@ -34,6 +34,7 @@ class MessageToolbar(QWidget):
         self._is_expanded = False
         self._row = QHBoxLayout(self)
         self._row.setContentsMargins(0, 0, 0, 0)
+        self._row.setAlignment(Qt.AlignmentFlag.AlignVCenter)
         self._row.setSpacing(_SPACING)
         self.buttons: dict[Action, QPushButton] = {}
         for action in (*_SHOWN, Action.EARLIER, Action.LATER):
@@ -43,6 +44,8 @@ class MessageToolbar(QWidget):
         self.more.clicked.connect(self._on_more_clicked)
         self.version = QLabel()
         self.version.setProperty("kind", "muted")
+        for icon_only in (self.more, self.buttons[Action.EARLIER], self.buttons[Action.LATER]):
+            icon_only.setFixedWidth(_ICON_PX + 4)
         self._lay_out()
         self._restore_words = QTimer(self, singleShot=True, interval=_COPIED_MS)
         self._restore_words.timeout.connect(self._retranslate)
@@ -129,7 +132,7 @@ class MessageToolbar(QWidget):
             self._row.addWidget(self.buttons[action])
         self._row.addWidget(self.more)
         arrows = QHBoxLayout()
-        arrows.setSpacing(2)
+        arrows.setSpacing(3)
         arrows.addWidget(self.buttons[Action.EARLIER])
         arrows.addWidget(self.version)
         arrows.addWidget(self.buttons[Action.LATER])

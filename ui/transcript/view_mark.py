@@ -11,6 +11,7 @@ from ui.tokens import SECONDARY_PX
 
 _PAD_TOP, _PAD_BOTTOM = 4, 18
 _GAP = 12
+_LINE_ALPHA = 0.45
 _SHARE = 0.72  # of the width, at most, for the words
 _FLAGS = int(Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignVCenter) | int(Qt.TextFlag.TextWordWrap)
 
@@ -39,8 +40,10 @@ class ViewMark(QWidget):
         words = self._words_rect(self.width())
         words.moveTop(_PAD_TOP)
         middle = words.center().y()
+        line = self._theme.color("muted")
+        line.setAlphaF(_LINE_ALPHA)
         for left, right in ((0, words.left() - _GAP), (words.right() + _GAP, self.width())):
-            painter.fillRect(QRect(left, middle, max(0, right - left), 1), self._theme.color("muted"))
+            painter.fillRect(QRect(left, middle, max(0, right - left), 1), line)
         painter.setFont(ui_font(SECONDARY_PX))
         painter.setPen(self._theme.color("muted"))
         painter.drawText(words, _FLAGS, self.text)
