@@ -57,7 +57,7 @@ class SettingsFiles(QObject):
         try:
             export_settings(Path(path), self._preferences.settings, self._presets.own())
         except AppError as error:
-            self._notice.show_words(self._file_words(error, path))
+            self._notice.show_words(self._file_words(error))
         else:
             self._notice.show_words(self.tr("Settings and presets are in {path} now.").format(path=path))
 
@@ -68,7 +68,7 @@ class SettingsFiles(QObject):
             if found.presets:
                 self._presets.save_all(found.presets)
         except AppError as error:
-            self._notice.show_words(self._file_words(error, path))
+            self._notice.show_words(self._file_words(error))
             return
         words = self.tr("{settings} settings and {presets} presets were taken over.").format(
             settings=len(found.values), presets=len(found.presets)
@@ -87,7 +87,8 @@ class SettingsFiles(QObject):
             return False
         return True
 
-    def _file_words(self, error: AppError, path: str) -> str:
+    def _file_words(self, error: AppError) -> str:
+        path = error.params.get("path", "")
         match error.code:
             case "storage" | "read_only":
                 return self.tr("{path} cannot be read or written; choose another place.").format(path=path)
