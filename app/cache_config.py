@@ -203,8 +203,8 @@ class _Reader:
         keys, values = count("linear_num_key_heads"), count("linear_num_value_heads")
         key_dim, value_dim = count("linear_key_head_dim"), count("linear_value_head_dim")
         if keys and values and key_dim and value_dim:  # gated delta rule (Qwen3-Next, Qwen3.5, OLMo hybrid)
-            kernel = count("linear_conv_kernel_dim") or 4
-            return (2 * keys * key_dim + values * value_dim) * kernel, values * key_dim * value_dim
+            mixed = 2 * keys * key_dim + values * value_dim
+            return mixed * (count("linear_conv_kernel_dim") or 4), values * key_dim * value_dim
         heads, dim = count("linear_num_heads"), count("linear_head_dim")
         if heads and dim:  # Kimi delta attention
             return 3 * heads * dim * (count("linear_conv_kernel_dim") or 4), heads * dim * dim

@@ -183,15 +183,27 @@ class BenchName(StrEnum):
     PREFILL = "prefill"
     RESUME = "resume"
     FIDELITY = "fidelity"
+    USE_CACHE = "use-cache"
+    MEMORY = "memory"
+    LOOP = "loop"
+    PRECISIONS = "precisions"
+    ATTENTION = "attention"
+    SHARED_PREFIX = "shared-prefix"
+    HEADS = "heads"
+    KVZIP = "kvzip"
+    PREFILL_DECODE = "prefill-decode"
 
 
 @dataclass(frozen=True, slots=True)
 class RunBench:
-    """Measure the loaded model at `context` cached tokens. Answered by BenchFinished or Failed."""
+    """Measure the loaded model at `context` tokens; None for what is usual, as far as the model reads so much.
+
+    Answered by BenchProgress ..., then BenchFinished or Failed. The chats' caches stay as they are.
+    """
 
     request_id: str
     name: BenchName
-    context: int
+    context: int | None = None
 
 
 Command = (

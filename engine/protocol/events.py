@@ -381,6 +381,18 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
+class BenchProgress:
+    """A measurement has done `done` of `total` steps. `row` is one that the result will have, as soon as it is known:
+    a plot can grow by it; None where there is no new one.
+    """
+
+    request_id: str
+    done: int
+    total: int
+    row: dict[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BenchFinished:
     """`result` is the JSON object of the public contract, plain numbers and strings."""
 
@@ -411,6 +423,7 @@ Event = (
     | CodecsProbed
     | CacheReported
     | Verified
+    | BenchProgress
     | BenchFinished
     | EngineStopped
 )

@@ -1,0 +1,140 @@
+"""What every experiment works with: the loaded model, texts, progress, and the wish to stop.
+
+Inference thread. An experiment makes caches of its own and leaves everything else as it was.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from engine.fidelity.divergence import StoppedError
+from engine.fidelity.texts import NAMES, Texts
+from engine.generation.prefill import prefill
+from engine.kv.transfer import synchronize
+from engine.kv.working_cache import WorkingCache
+from engine.model.loader import LoadedModel
+from engine.protocol.config import EngineConfig
+from engine.protocol.errors import ContextOverflowError, EngineError
+
+Row = dict[str, object]
+Tell = Callable[[int, int, Row | None], None]
+
+
+class CannotMeasureError(EngineError):
+    """The loaded model has not what this experiment is about."""
+
+    code = "bench"
+
+
+class BenchFailedError(EngineError):
+    """A measurement could not be completed."""
+
+    code = "bench"
+
+
+class Lab:
+    """One experiment's surroundings. `tell(done, total, row)` is called after every step."""
+
+    def __init__(self, model: LoadedModel, config: EngineConfig, is_cancelled: Callable[[], bool], tell: Tell) -> None:
+        self.model = model
+        self.config = config
+        self.is_cancelled = is_cancelled
+        self._tell = tell
+        self._done = self._total = 0
+        self._text: list[int] = []
+
+    def plan(self, num_steps: int) -> None:
+        """So many calls of `step` will come."""
+        self._done, self._total = 0, num_steps
+        self._tell(0, num_steps, None)
+
+    def step(self, row: Row | None = None) -> None:
+        self._done = min(self._done + 1, self._total)
+        self._tell(self._done, self._total, None if row is None else finite(row))
+
+    def check(self) -> None:
+        """Raises StoppedError when the user has cancelled."""
+        if self.is_cancelled():
+            raise StoppedError
+
+    def length(self, context: int | None, usual: int, *, least: int, room: int) -> int:
+        """How many tokens to measure at: `usual` where none are asked for, as far as the model reads so many and `room`
+        more. Raises ContextOverflowError, CannotMeasureError.
+        """
+        info = self.model.info
+        most = info.context_length - room
+        if most < least:
+            raise CannotMeasureError(f"{info.name} reads {info.context_length:,} tokens, too few for this experiment.")
+        if context is None:
+            return min(usual, most)
+        if not least <= context <= most:
+            raise ContextOverflowError(
+                f"--context must be between {least:,} and {most:,} for {info.name}.",
+                prompt_tokens=str(context),
+                context_length=str(info.context_length),
+            )
+        return context
+
+    def ids(self, count: int, skip: int = 0) -> list[int]:
+        """`count` tokens of shipped prose, again from its beginning where it ends, after the first `skip` ones."""
+        if not self._text:
+            texts = Texts(self.model.tokenizer)
+            self._text = texts.window(NAMES[0], min(texts.num_tokens, self.model.info.context_length + 1))
+        text = self._text
+        whole = text * ((skip + count) // len(text) + 1)
+        return whole[skip : skip + count]
+
+    def read(self, ids: list[int], cache: WorkingCache, checkpoint_at: int | None = None) -> torch.Tensor:
+        """Feed `ids` (at least one) as a chat would be; the logits after the last one. Raises StoppedError."""
+        chunk = self.config.prefill_chunk
+        logits = prefill(
+            self.model.forward, cache, ids, chunk, self.is_cancelled, lambda done, total: None, checkpoint_at
+        )
+        if logits is None:
+            raise StoppedError
+        return logits
+
+    def timed(self, action: Callable[[], object]) -> float:
+        """Seconds of one call, the device's work included. Raises StoppedError before it."""
+        self.check()
+        synchronize(self.model.device)
+        started = time.perf_counter()
+        action()
+        synchronize(self.model.device)
+        return time.perf_counter() - started
+
+    def decode_s(self, cache: WorkingCache, ids: Sequence[int]) -> list[float]:
+        """Seconds a token, feeding `ids` one by one. Raises StoppedError."""
+        return [self.timed(partial(self.model.forward, [token_id], cache)) for token_id in ids]
+
+    def need_keys(self) -> None:
+        """Raises CannotMeasureError for a model that keeps no keys and values of all tokens."""
+        if not self.model.geometry.layers:
+            raise CannotMeasureError(
+                f"No layer of {self.model.info.name} keeps keys and values of all tokens; choose another model."
+            )
+
+    def need_crop(self) -> None:
+        """Raises CannotMeasureError for a model whose cache cannot be copied and cut."""
+        self.need_keys()
+        if not self.model.can_persist:
+            raise CannotMeasureError(f"{self.model.info.name}'s cache cannot be copied; choose another model.")
+
+
+def finite(value: Any) -> Any:
+    """The same with None for every number that is none: a value that is not there is never shown as NaN or infinity."""
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def per_second(count: float, seconds: float) -> float | None:
+    return count / seconds if seconds > 0 else None
