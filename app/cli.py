@@ -98,6 +98,9 @@ _VERBS = {
     "delete": ("chats", "delete"),
     "pin": ("chats", "pin"),
     "unpin": ("chats", "unpin"),
+    "search": ("exchange", "search"),
+    "export": ("exchange", "export"),
+    "import": ("exchange", "import_"),
     "models": ("models", "models"),
     "models add": ("models", "add_model"),
     "cache": ("cache", "cache"),
@@ -136,6 +139,19 @@ def _parser() -> argparse.ArgumentParser:
     _add(verbs, "delete", "delete a conversation").add_argument("id", metavar="ID")
     _add(verbs, "pin", "keep a conversation's cache longest").add_argument("id", metavar="ID")
     _add(verbs, "unpin", "treat its cache as any other again").add_argument("id", metavar="ID")
+    search = _add(verbs, "search", "find conversations by their titles and texts")
+    search.add_argument("words", nargs="+", metavar="WORDS", help='all have to be there; "several words" as they stand')
+    export = _add(verbs, "export", "write conversations to a file, or to standard output")
+    export.add_argument("ids", nargs="*", metavar="ID", help="which ones (otherwise: all)")
+    export.add_argument(
+        "--format",
+        choices=["json", "markdown", "html"],
+        default="json",
+        help="json: all there is, to be imported again (default); the others: what is shown, to be read",
+    )
+    export.add_argument("--output", metavar="FILE", help="what is there is replaced")
+    imported = _add(verbs, "import", "take in conversations of Ember, of ChatGPT, or lists of role and content")
+    imported.add_argument("files", nargs="+", metavar="FILE", help="JSON or JSON Lines")
     _add(verbs, "cache", "what is kept of each conversation")
     models = _add(verbs, "models", "list the models, or add one")
     add = _add(models.add_subparsers(metavar="add", parser_class=_Parser), "add", "add a model", verb="models add")

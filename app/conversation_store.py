@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from app.store.base import IN_MEMORY
+from app.store.imports import Imports
 from app.store.messages import LEAF
 from app.store.removal import Removed
-from app.store.search import Search
 
 __all__ = ["IN_MEMORY", "LEAF", "ConversationStore", "Removed"]
 
 
-class ConversationStore(Search):
+class ConversationStore(Imports):
     """All rooms of the store in one."""

@@ -113,11 +113,23 @@ class NewerSettingsError(SettingsImportError):
     code = "newer_settings"
 
 
+class ImportFailedError(UserError):
+    """A file cannot be imported; nothing of it was kept. Its kinds are in `app.exchange.failures`. params: name."""
+
+    code = "import_failed"
+
+
 class StorageError(AppError):
     """The data folder cannot be read or written. params: path."""
 
     code = "storage"
     exit_code = 4
+
+
+class ExportFailedError(StorageError):
+    """A file cannot be written outside the data folder. params: path, reason."""
+
+    code = "export_failed"
 
 
 class ReadOnlyError(StorageError):

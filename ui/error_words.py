@@ -123,7 +123,34 @@ def _app_template(code: str) -> str | None:
             return _tr("{path} was made by a newer Ember and is left untouched; update Ember to open it.")
         case "damaged_database":
             return _tr("{path} is damaged and is left untouched; put a backup in its place.")
-    return _attachment_template(code)
+    return _attachment_template(code) or _exchange_template(code)
+
+
+def _exchange_template(code: str) -> str | None:
+    match code:
+        case "unknown_message":
+            return _tr("This message is no longer there.")
+        case "unknown_folder":
+            return _tr("This folder is no longer there.")
+        case "import_unreadable":
+            return _tr("{name} cannot be read ({reason}); choose another file.")
+        case "import_too_large":
+            return _tr("{name} is larger than {most} MB; export fewer chats at a time.")
+        case "import_not_text":
+            return _tr("{name} is no text file; choose a JSON file that a chat program exported.")
+        case "import_not_json":
+            return _tr("{name} is no JSON (line {line}); choose a file as a chat program exported it.")
+        case "import_unknown_format":
+            return _tr("There are no chats in {name} that Ember can read; choose an export of Ember or of ChatGPT.")
+        case "import_newer":
+            return _tr("{name} was exported by a newer Ember; update Ember to import it.")
+        case "import_damaged":
+            return _tr("{name} is damaged ({place}); export it again.")
+        case "import_empty":
+            return _tr("There is no chat in {name}; choose another file.")
+        case "export_failed":
+            return _tr("Ember cannot write {path} ({reason}); choose another place for it.")
+    return None
 
 
 def _attachment_template(code: str) -> str | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from app.database import Database, Migrations, make_private, open_database
 from app.errors import from_os_error, from_sqlite_error
+from app.history import well_formed
 from app.migrations import MIGRATIONS, check_readable, migrate, schema_version
 from app.store.incognito import SCHEMAS, attach_incognito, schema_of
 from app.store.search_index import check_index, is_index_broken, rebuild_index
@@ -121,6 +122,10 @@ class StoreBase:
         with self.transaction():
             try:
                 return self._open_db.execute(sql, values)
+            except UnicodeEncodeError:
+                return self._run(
+                    sql, tuple(well_formed(value) if isinstance(value, str) else value for value in values)
+                )
             except sqlite3.DatabaseError as error:
                 broken = [schema for schema in SCHEMAS if is_index_broken(self._open_db, schema, error)]
                 if not broken:

@@ -46,6 +46,11 @@ class Messages(Folders):
         """The ids of the siblings, itself included, oldest first. Raises UnknownMessageError."""
         return self._around(message_id)[1].siblings(message_id)
 
+    def selected_ids(self, conversation_id: str) -> frozenset[int]:
+        """Of every group of siblings, in branches not shown too, the one that is selected."""
+        tree = self._tree_of(conversation_id)
+        return frozenset(known for known in tree.ids if tree.selected(tree.parent(known)) == known)
+
     def select_version(self, message_id: int) -> None:
         """Show the branch that leads through this message. Raises UnknownMessageError."""
         conversation_id, tree = self._around(message_id)

@@ -1,0 +1,1 @@
+"""Conversations out of Ember and into it, as files."""
