@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from PySide6.QtCore import QMimeData, Qt
 from PySide6.QtGui import QInputMethodEvent
@@ -9,7 +11,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.conversation import Draft
+from app.conversation import Attachment, Draft
 from tests.ui.conftest import Desk, OpenDesk
 from ui.composer.composer import Composer
 from ui.composer.composer_edit import ComposerEdit
@@ -163,6 +165,72 @@ def test_the_field_grows_to_eight_lines_and_then_scrolls(composer: Composer) -> 
     composer.edit.setPlainText("\n".join(str(number) for number in range(40)))
     assert four < composer.edit.height() == 8 * LINE_HEIGHT_PX
     assert composer.edit.verticalScrollBarPolicy() == Qt.ScrollBarPolicy.ScrollBarAsNeeded
+
+
+def test_lines_stand_as_far_apart_as_the_design_says(composer: Composer) -> None:
+    def height_of(num_lines: int) -> float:
+        composer.edit.setPlainText("\n".join("x" * num_lines))
+        return composer.edit.document().size().height()
+
+    assert height_of(6) - height_of(5) == pytest.approx(LINE_HEIGHT_PX, abs=1)  # fonts round
+    QTest.keyClick(composer.edit, Qt.Key.Key_End, Qt.KeyboardModifier.ControlModifier)
+    before = composer.edit.document().size().height()
+    composer.edit.insertPlainText("\ntyped")
+    assert composer.edit.document().size().height() - before == pytest.approx(LINE_HEIGHT_PX, abs=1)
+
+
+def test_up_in_an_empty_field_asks_for_the_last_message(composer: Composer) -> None:
+    asked: list[bool] = []
+    composer.edit_last_requested.connect(lambda: asked.append(True))
+    QTest.keyClick(composer.edit, Qt.Key.Key_Up)
+    assert len(asked) == 1
+    QTest.keyClick(composer.edit, Qt.Key.Key_Up, Qt.KeyboardModifier.ShiftModifier)
+    composer.set_busy(True)
+    QTest.keyClick(composer.edit, Qt.Key.Key_Up)
+    composer.set_busy(False)
+    compose(composer.edit, "하")
+    QTest.keyClick(composer.edit, Qt.Key.Key_Up)
+    commit(composer.edit, "하")
+    QTest.keyClick(composer.edit, Qt.Key.Key_Up)
+    composer.show_draft(Draft("", (Attachment("notes.txt", "notes", 5),)))
+    QTest.keyClick(composer.edit, Qt.Key.Key_Up)
+    assert len(asked) == 1
+
+
+def test_undo_and_redo(composer: Composer) -> None:
+    QTest.keyClicks(composer.edit, "word")
+    QTest.keyClick(composer.edit, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
+    assert composer.edit.toPlainText() == ""
+    QTest.keyClick(composer.edit, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier)
+    assert composer.edit.toPlainText() == "word"
+    composer.show_draft(Draft("another draft"))
+    QTest.keyClick(composer.edit, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
+    assert composer.edit.toPlainText() == "another draft"
+
+
+def test_a_draft_as_long_as_a_book_is_shown_as_a_file(composer: Composer) -> None:
+    """The command line keeps what did not fit as the draft."""
+    text = "a line\n" * 100_000
+    composer.show_draft(Draft(text), owner="chat")
+    assert composer.edit.toPlainText() == ""
+    assert [(one.name, one.text) for one in composer.take_draft().attachments] == [("Pasted text", text)]
+
+
+def test_every_part_has_a_name_a_description_and_a_place_in_the_tab_order(composer: Composer) -> None:
+    composer.show_draft(Draft("text", (Attachment("notes.txt", "notes", 5),)))
+    parts = [composer.files.chips[0].remove_button, composer.edit, composer.attach_button, composer.button]
+    assert [part.accessibleName() for part in parts] == [
+        "Remove notes.txt",
+        "Message",
+        "Attach files",
+        "Send the message",
+    ]
+    assert composer.edit.accessibleDescription() == "Enter sends, Shift+Enter starts a new line"
+    composer.activateWindow()
+    parts[0].setFocus()
+    for before, after in pairwise(parts):
+        QTest.keyClick(before, Qt.Key.Key_Tab)
+        assert after.hasFocus()
 
 
 def test_pasted_markup_is_text(composer: Composer) -> None:

@@ -14,11 +14,12 @@ from app.errors import AttachmentError
 from ui.composer.attach_button import AttachButton
 from ui.composer.attachment_bar import AttachmentBar
 from ui.composer.card import ComposerCard
-from ui.composer.composer_edit import ComposerEdit
+from ui.composer.composer_edit import LONG_TEXT, ComposerEdit
 from ui.composer.composer_hint import ComposerHint
 from ui.composer.cost_words import Cost
 
 _DRAFT_MS = 600
+_LONGEST_TEXT = 3 * LONG_TEXT
 
 
 class Composer(QWidget):
@@ -90,8 +91,11 @@ class Composer(QWidget):
 
     def show_draft(self, draft: Draft, *, owner: str = "") -> None:
         """`owner`: whom it belongs to. Files still being read for the draft before are kept for its owner."""
-        self.edit.replace_text(draft.text)
-        self.files.show_attachments(draft.attachments, owner)
+        text, attachments = draft.text, draft.attachments
+        if len(text) > _LONGEST_TEXT:  # from the command line; the field would take seconds to lay it out
+            text, attachments = "", (*attachments, pasted_attachment(text, self.tr("Pasted text")))
+        self.edit.replace_text(text)
+        self.files.show_attachments(attachments, owner)
         self.hint.draft_changed()
         if draft.attachments is self.files.attachments:
             self._draft_timer.stop()  # nothing has come that is not stored
