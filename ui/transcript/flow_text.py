@@ -8,7 +8,6 @@ from typing import Any
 
 from PySide6.QtCore import QMimeData, QSize, Qt, QUrl, Slot
 from PySide6.QtGui import (
-    QDesktopServices,
     QPainter,
     QPaintEvent,
     QTextDocument,
@@ -18,9 +17,8 @@ from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser, QWidget
 
 from ui.theme import Theme
 from ui.transcript.block_marks import paint_marks
+from ui.transcript.link_question import LinkQuestion
 from ui.transcript.plain_text import document_text
-
-_SAFE_SCHEMES = {"http", "https", "mailto"}
 
 
 class FlowText(QTextBrowser):
@@ -94,7 +92,27 @@ class FlowText(QTextBrowser):
 
     @Slot(QUrl)
     def _on_anchor_clicked(self, url: QUrl) -> None:
-        open_safely(url)
+        if not url.isEmpty():
+            LinkQuestion(self._theme, url, self._texts_of(url), self.window()).open()
+
+    def _texts_of(self, url: QUrl) -> list[str]:
+        """What the links to `url` are shown as."""
+        texts: list[str] = []
+        block = self.document().begin()
+        while block.isValid():
+            iterator, text = block.begin(), ""
+            while not iterator.atEnd():
+                fragment = iterator.fragment()
+                if fragment.charFormat().isAnchor() and QUrl(fragment.charFormat().anchorHref()) == url:
+                    text += fragment.text()
+                elif text:
+                    texts.append(text)
+                    text = ""
+                iterator += 1
+            if text:
+                texts.append(text)
+            block = block.next()
+        return texts
 
     def _measured(self, width: int, measure: Callable[[QTextDocument], float]) -> float:
         """Measure the document at another width, and leave it as it is drawn."""
@@ -105,10 +123,3 @@ class FlowText(QTextBrowser):
         result = measure(document)
         document.setTextWidth(drawn)
         return result
-
-
-def open_safely(url: QUrl) -> bool:
-    """Hand `url` to the system if it is a web or mail address; anything else is not opened."""
-    if url.scheme().lower() not in _SAFE_SCHEMES:
-        return False
-    return QDesktopServices.openUrl(url)
