@@ -14,9 +14,9 @@ from typing import NoReturn, TextIO
 from app.commands.call import Call
 from app.engine_port import MakeEngine
 from app.errors import AppError, InterruptedCallError, exit_code_of
+from app.experiments import WORDS
 from app.log_setup import logging_to
 from app.paths import DataPaths, default_data_dir
-from engine.protocol.commands import BenchName
 from engine.protocol.config import KV_AUTO, KV_PRECISIONS, Weights
 from engine.protocol.errors import EngineError
 
@@ -181,8 +181,11 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("id", metavar="ID")
     _add_model_options(verify)
     bench = _add(verbs, "bench", "measure the engine on this machine")
-    bench.add_argument("name", choices=[name.value for name in BenchName])
-    bench.add_argument("--context", type=_positive, metavar="N", help="cached tokens")
+    bench.formatter_class = argparse.RawDescriptionHelpFormatter
+    bench.epilog = "measurements:\n" + "\n".join(f"  {name:<15} {words}" for name, words in WORDS.items())
+    bench.add_argument("name", metavar="NAME", choices=[name.value for name in WORDS], help="one of those below")
+    bench.add_argument("--context", type=_positive, metavar="N", help="tokens to measure at")
+    bench.add_argument("--csv", metavar="FILE", help="write the table there as well")
     _add_model_options(bench)
 
     size = _add(verbs, "size", "how large a KV cache gets, and what fits here")

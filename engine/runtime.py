@@ -252,7 +252,7 @@ class Runtime:
 
     def verify(self, command: Verify, is_cancelled: Callable[[], bool]) -> Verified:
         model, caches = self._loaded()
-        return verification.verify(command, model, caches, self._config.prefill_chunk, is_cancelled)
+        return verification.verify(command, model, caches, self._config.prefill_chunk, is_cancelled, self._emit)
 
     def bench(self, command: RunBench, is_cancelled: Callable[[], bool]) -> BenchFinished:
         model, _ = self._loaded()

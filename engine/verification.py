@@ -14,7 +14,7 @@ from engine.kv.working_cache import WorkingCache
 from engine.model.loader import LoadedModel
 from engine.protocol.commands import Verify
 from engine.protocol.errors import EngineError
-from engine.protocol.events import Verified
+from engine.protocol.events import Phase, PhaseChanged, Verified
 
 _SINGLE_TOKENS = 64
 
@@ -40,7 +40,12 @@ class GreedyRun:
 
 
 def verify(
-    command: Verify, model: LoadedModel, caches: CacheManager, chunk: int, is_cancelled: Callable[[], bool]
+    command: Verify,
+    model: LoadedModel,
+    caches: CacheManager,
+    chunk: int,
+    is_cancelled: Callable[[], bool],
+    emit: Callable[[PhaseChanged], None] = lambda event: None,
 ) -> Verified:
     """Compare `num_tokens` greedy tokens after the history: kept cache against cold prefill of the same ids.
 
@@ -55,10 +60,18 @@ def verify(
         raise NothingKeptError(f"Nothing is kept of this conversation ({reason}); send a message first.")
     kept_length = active.reused
     active.cache.checkpoint()
-    kept = _greedy(model, active.cache, ids[kept_length:], command.num_tokens, chunk, is_cancelled)
+    total = len(ids) - kept_length + 2 * len(ids) + 3 * command.num_tokens
+    begun = model.forward.tokens_fed
+
+    def check() -> bool:
+        done = min(model.forward.tokens_fed - begun, total)
+        emit(PhaseChanged(command.conversation_id, command.request_id, Phase.PREFILL, done, total))
+        return is_cancelled()
+
+    kept = _greedy(model, active.cache, ids[kept_length:], command.num_tokens, chunk, check)
     active.cache.rollback(kept_length)
-    cold = _greedy(model, model.new_cache(len(ids)), ids, command.num_tokens, chunk, is_cancelled)
-    noise = _noise(model, ids, cold, max(1, min(chunk // 2, len(ids) // 3)), is_cancelled)
+    cold = _greedy(model, model.new_cache(len(ids)), ids, command.num_tokens, chunk, check)
+    noise = _noise(model, ids, cold, max(1, min(chunk // 2, len(ids) // 3)), check)
     return compare(command, kept, cold, noise, caches.reading(active.cache).precision)
 
 

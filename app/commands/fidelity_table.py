@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.commands.table import aligned
 from app.settings import MB
 
 _NOTHING = "-"
@@ -33,7 +34,7 @@ def fidelity_lines(result: Mapping[str, Any]) -> list[str]:
     rows = result["rows"]
     failed = [row for row in rows if row.get("error")]
     table = [list(HEADS), *(cells(row) for row in rows if not row.get("error"))]
-    return [*_aligned(table), *(f"{row['scheme']}: {row['error']}" for row in failed), "", *legend(result)]
+    return [*aligned(table), *(f"{row['scheme']}: {row['error']}" for row in failed), "", *legend(result)]
 
 
 def legend(result: Mapping[str, Any]) -> list[str]:
@@ -67,15 +68,3 @@ def _number(value: float | None, form: str) -> str:
 
 def _megabytes(value: int | None) -> str:
     return _NOTHING if value is None else f"{value / MB:.1f} MB"
-
-
-def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """The first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in table
-    ]

@@ -6,17 +6,18 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from uuid import uuid4
 
-from app.commands.call import Call, find_conversation
+from app.commands.bench_tables import bench_lines
+from app.commands.call import Call, argument_text, find_conversation
+from app.commands.csv_file import write_csv
 from app.commands.engine_run import EngineRun
-from app.commands.fidelity_table import fidelity_lines
 from app.errors import UserError
 from engine.protocol.commands import BenchName, RunBench
 from engine.protocol.config import Weights
 from engine.protocol.events import BenchFinished, Verified
 
-_BENCH_CONTEXT, _FIDELITY_CONTEXT = 2048, 1000
 _FIDELITY_LOG = "engine.fidelity"
 
 
@@ -44,24 +45,32 @@ def verify(call: Call) -> int:
 
 
 def bench(call: Call) -> int:
+    name = BenchName(call.arguments.name)
+    csv_file = _csv_file(call)
     with call.own_store() as store, EngineRun(call, store) as run:
         run.load_now(call, call.arguments.model or call.settings().model, _weights(call))
         request_id = uuid4().hex
-        name = BenchName(call.arguments.name)
-        context = call.arguments.context or (_FIDELITY_CONTEXT if name is BenchName.FIDELITY else _BENCH_CONTEXT)
         with _progress_told(call, run):
-            run.engine.submit(RunBench(request_id, name, context))
+            run.engine.submit(RunBench(request_id, name, call.arguments.context))
             result = run.answer(request_id, BenchFinished).result
+    if csv_file is not None:
+        write_csv(csv_file, result)
     if call.arguments.json:
         call.print_json(result)
         return 0
-    if "rows" in result:
-        for line in fidelity_lines(result):
-            call.print(line)
-        return 0
-    for key, value in result.items():
-        call.print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
+    for line in bench_lines(name, result):
+        call.print(line)
     return 0
+
+
+def _csv_file(call: Call) -> Path | None:
+    """Where the table goes; looked at before anything is measured. Raises UserError."""
+    if call.arguments.csv is None:
+        return None
+    path = Path(argument_text(call.arguments.csv)).expanduser()
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"{path} cannot be written; give --csv a file in a folder that exists.")
+    return path
 
 
 class _ToNotes(logging.Handler):

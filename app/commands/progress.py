@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from engine.protocol.events import Event, LoadStage, ModelLoading, Phase, PhaseChanged
+from engine.protocol.events import BenchProgress, Event, LoadStage, ModelLoading, Phase, PhaseChanged
 
 _STAGES = {
     LoadStage.IMPORTING: "Starting the engine",
@@ -36,6 +36,8 @@ class Progress:
                 self.clear()
             case PhaseChanged():
                 self._write(_phase_words(event))
+            case BenchProgress(done=done, total=total):
+                self._write(f"Measuring, step {min(done + 1, total):,} of {total:,}")
 
     def clear(self) -> None:
         """Leave an empty line, before other words come."""
