@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 from app.settings import Settings
 from ui.choice_menu import add_choices
 from ui.settings.words import choice_words
-from ui.shortcuts import show_key
+from ui.shortcuts import show_keys
 
 
 class MoreMenu(QMenu):
@@ -67,20 +67,20 @@ class MoreMenu(QMenu):
         self.shortcuts = self._add(self.shortcuts_requested)
         self.addSeparator()
         self.quit = self._add(self.quit_requested)
-        for action, name in (
-            (self.new_incognito, "new_incognito"),
-            (self.import_chats, "import_chats"),
-            (self.exports["markdown"], "export_chat"),
-            (self.chat_settings, "chat_settings"),
-            (self.pin, "pin"),
-            (self.duplicate, "duplicate"),
-            (self.compress, "compress"),
-            (self.undo_compression, "undo_compression"),
-            (self.settings_action, "settings"),
-            (self.shortcuts, "shortcuts"),
-            (self.quit, "quit"),
-        ):
-            show_key(action, name)
+        of_this_menu = {
+            "new_incognito": self.new_incognito,
+            "import_chats": self.import_chats,
+            "chat_settings": self.chat_settings,
+            "pin": self.pin,
+            "duplicate": self.duplicate,
+            "compress": self.compress,
+            "undo_compression": self.undo_compression,
+            "settings": self.settings_action,
+            "shortcuts": self.shortcuts,
+            "quit": self.quit,
+        }
+        show_keys(self, of_this_menu)
+        show_keys(self.export_menu, {"export_chat": self.exports["markdown"]})
         self.aboutToShow.connect(self._fill_choices)
         self.show_conversation(False)
         self.show_compression(False, False)

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from PySide6.QtCore import QCoreApplication, Qt
 from PySide6.QtGui import QAction, QKeySequence, QShortcut
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QMenu, QWidget
 
 
 class Place(StrEnum):
@@ -88,9 +88,24 @@ def key_texts(name: str) -> list[str]:
 
 
 def show_key(action: QAction, name: str) -> None:
-    """Write the key beside a menu entry. The entry does not listen to it: what `bind_shortcuts` made does."""
+    """Write the key beside an entry of a menu that no button owns. It is `bind_shortcuts` that listens to it."""
     action.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
     action.setShortcut(QKeySequence(_BY_NAME[name].keys[0]))
+
+
+def show_keys(menu: QMenu, entries: Mapping[str, QAction]) -> None:
+    """The same in a button's menu, while it is open: else the keys were ambiguous while the button has the focus."""
+
+    def show() -> None:
+        for name, action in entries.items():
+            action.setShortcut(QKeySequence(_BY_NAME[name].keys[0]))
+
+    def hide() -> None:
+        for action in entries.values():
+            action.setShortcut(QKeySequence())
+
+    menu.aboutToShow.connect(show)
+    menu.aboutToHide.connect(hide)
 
 
 def _tr(source: str) -> str:
