@@ -87,6 +87,7 @@ def feed(session: FakeSession, composer: Composer) -> CostFeed:
     result = CostFeed(session, composer, composer)
     result._timer.setInterval(1)
     result.show_conversation("chat")
+    result._timer.stop()  # each test begins its own questions
     return result
 
 
@@ -256,9 +257,6 @@ def test_an_answer_lost_to_someone_elses_question_is_asked_for_again(
 def test_nobody_asks_while_the_window_is_not_seen(
     qtbot: QtBot, session: FakeSession, composer: Composer, feed: CostFeed
 ) -> None:
-    settle(feed)
-    feed.take(estimated())
-    session.asked.clear()
     composer.hide()
     write(composer, feed, "one")
     assert session.asked == []
@@ -277,9 +275,6 @@ def test_nobody_asks_while_the_window_is_not_seen(
 def test_nobody_asks_while_a_reply_runs_or_without_a_model(
     session: FakeSession, composer: Composer, feed: CostFeed
 ) -> None:
-    settle(feed)
-    feed.take(estimated())
-    session.asked.clear()
     composer.set_busy(True)
     write(composer, feed, "next")
     assert session.asked == []
@@ -398,9 +393,6 @@ def test_what_does_not_fit_is_not_sent_and_the_draft_stays(
 def test_the_tokens_of_files_are_counted_once_and_before_anything_else(
     session: FakeSession, composer: Composer, feed: CostFeed
 ) -> None:
-    settle(feed)
-    feed.take(estimated())
-    session.asked.clear()
     composer.show_draft(Draft("", (NOTES, BOOK)), owner="chat")
     settle(feed)
     assert session.counted == [("some notes", "a whole book")]
@@ -425,9 +417,6 @@ def test_files_that_fill_the_context_are_refused_without_asking(
 ) -> None:
     sent: list[Draft] = []
     composer.send_requested.connect(sent.append)
-    settle(feed)
-    feed.take(estimated())
-    session.asked.clear()
     composer.show_draft(Draft("read", (NOTES, BOOK)), owner="chat")
     settle(feed)
     feed.take(TokensCounted("count 1", (4, 210_000), 8192))
