@@ -13,6 +13,7 @@ from pytestqt.qtbot import QtBot
 from app.conversation import Attachment, Draft
 from app.errors import UnknownConversationError
 from app.paths import resources_dir
+from engine.protocol.commands import Estimate
 from engine.protocol.events import (
     Compressed,
     EngineStopped,
@@ -24,6 +25,7 @@ from engine.protocol.events import (
     TokensCounted,
 )
 from engine.protocol.misses import MissCode
+from tests.ui.conftest import OpenDesk
 from tests.ui.fakes import model_info
 from ui.composer.composer import Composer
 from ui.composer.cost_feed import CostFeed
@@ -450,3 +452,46 @@ def test_the_cost_is_said_again_in_another_language(session: FakeSession, compos
     korean = composer.hint.text()
     language.set_mode("en")
     assert korean == "보내면 새 토큰 37개를 읽습니다, 약 0.1초"
+
+
+# in the whole window
+
+
+def test_the_whole_window_asks_and_tells(open_desk: OpenDesk) -> None:
+    ids: list[str] = []
+    desk = open_desk(fill=lambda desk: ids.append(desk.add_conversation("chat")))
+    desk.window.controller.open(ids[0])
+    composer = desk.window.page.composer
+    composer.edit.insertPlainText("and then?")
+
+    def asked() -> list[Estimate]:
+        return [
+            one for one in desk.engine.commands if isinstance(one, Estimate) and one.messages[-1].text == "and then?"
+        ]
+
+    desk.qtbot.waitUntil(lambda: len(asked()) == 1)
+    assert [message.text for message in asked()[0].messages] == ["question 0", "reply 0", "and then?"]
+    assert asked()[0].conversation_id == ids[0]
+    desk.engine.tell(estimated(conversation_id=ids[0], request_id=asked()[0].request_id))
+    desk.settle()
+    assert composer.hint.text() == "Sending reads 37 new tokens, about 0.1 s"
+    desk.window.controller.open(None)
+    assert composer.hint.text() == "Enter sends, Shift+Enter starts a new line"
+
+
+def test_a_message_that_does_not_fit_reaches_no_engine_in_the_whole_window(open_desk: OpenDesk) -> None:
+    desk = open_desk()
+    composer = desk.window.page.composer
+    composer.edit.insertPlainText("far too long")
+    desk.qtbot.waitUntil(lambda: any(isinstance(one, Estimate) for one in desk.engine.commands))
+    request_id = next(one.request_id for one in desk.engine.commands if isinstance(one, Estimate))
+    desk.engine.tell(estimated(conversation_id="", request_id=request_id, fits=False, prompt_tokens=9120))
+    desk.settle()
+    QTest.keyClick(composer.edit, Qt.Key.Key_Return)
+    desk.settle()
+    assert desk.engine.generates == []
+    assert desk.store.conversations() == []
+    assert composer.draft.text == "far too long"
+    assert composer.hint.text().startswith(
+        "This message has 9,120 tokens, but SmolLM2-135M-Instruct reads at most 8,192"
+    )
