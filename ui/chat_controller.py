@@ -176,7 +176,7 @@ class ChatController(QObject):
             messages, self._live_text(messages), notice, view_from=conversation.view_from
         )
         self._page.show_empty(not messages and notice is None)
-        self._set_busy(self._session.is_busy(conversation.id))
+        self._show_busy()
         self.cost_changed.emit()
 
     def forget(self, conversation_id: str) -> None:
@@ -266,9 +266,7 @@ class ChatController(QObject):
         view_from = conversation.view_from if conversation else None
         page.transcript.show_messages(messages, self._live_text(messages), notice, view_from=view_from)
         page.show_empty(not messages and notice is None)
-        is_compressing = conversation is not None and self._session.is_compressing(conversation.id)
-        is_answering = conversation is not None and self._session.is_busy(conversation.id)
-        self._set_busy(is_answering or is_compressing, is_reply=not is_compressing)
+        self._show_busy()
         self._stored_draft = conversation.draft if conversation else Draft()
         page.composer.show_draft(conversation.draft if conversation else self._new_draft, owner=self._owner)
         self._meter.show_conversation(self._current, messages)
@@ -288,6 +286,13 @@ class ChatController(QObject):
         reply = self._live.of(self._current)
         is_streaming = bool(messages) and messages[-1].state is MessageState.STREAMING
         return reply.text if reply is not None and is_streaming else None
+
+    def _show_busy(self) -> None:
+        """As the session says of the chat that is shown."""
+        current = self._current
+        is_compressing = current is not None and self._session.is_compressing(current)
+        is_answering = current is not None and self._session.is_busy(current)
+        self._set_busy(is_answering or is_compressing, is_reply=not is_compressing)
 
     def _set_busy(self, is_busy: bool, *, is_reply: bool = True) -> None:
         self._page.composer.set_busy(is_busy, is_reply=is_reply)

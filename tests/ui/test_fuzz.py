@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QInputMethodEvent
-from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication
 
-from app.conversation import MessageState
 from app.settings import Settings
-from engine.protocol.commands import Generate
+from engine.protocol.commands import Estimate, Generate
 from engine.protocol.config import Weights
 from engine.protocol.events import (
     CacheState,
+    Estimated,
     Failed,
     FinishReason,
     LoadStage,
@@ -25,11 +22,13 @@ from engine.protocol.events import (
     Phase,
     PhaseChanged,
     SnapshotNotSaved,
+    ViewMoved,
 )
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import model_info
+from tests.ui.person import Person, check, tree_is_sound
 
-STEPS = 500
+STEPS = 700  # three runs: more than 2,000 actions
 PIECES = [
     "word ",
     "한글 ",
@@ -41,25 +40,27 @@ PIECES = [
     "| a | b |\n|--|--|\n",
     "**",
     "<b>",
+    "<think>",
+    "</think>",
+    "$x^2$",
     "🙂",
 ]
 
 
-class Person:
-    """Does one random thing at a time, and plays the engine's part in any order that engine can take."""
+class Player(Person):
+    """Plays the engine's part as well, in any order that engine can take."""
 
-    def __init__(self, desk: Desk, rng: random.Random) -> None:
+    def __init__(self, desk: Desk, rng: random.Random, folder: Path) -> None:
+        super().__init__(desk.window, desk.session, desk.store, rng, folder)
         self.desk = desk
-        self.rng = rng
         self.texts: dict[str, str] = {}
         self.done: set[str] = set()
-        self.actions: list[Callable[[], object]] = [
-            self.new, self.switch, self.switch, self.send, self.send, self.stop, self.delete, self.undo, self.commit,
-            self.rename, self.filter, self.compose, self.theme, self.language, self.key, self.load, self.load_fails,
-            self.scroll, self.resize, self.type_draft, self.progress, self.progress, self.text, self.text, self.text,
-            self.finish, self.finish, self.fail, self.report, self.late_event,
-            self.compress, self.undo_compression, self.end_compression, self.end_compression,
+        engine: list[Callable[[], object]] = [
+            self.load, self.load_fails, self.progress, self.progress, self.text, self.text, self.text, self.finish,
+            self.finish, self.finish, self.fail, self.report, self.late_event, self.end_compression,
+            self.end_compression, self.estimated, self.view_moved,
         ]  # fmt: skip
+        self.actions += engine * 2
 
     def act(self) -> str:
         action = self.rng.choice(self.actions)
@@ -67,62 +68,6 @@ class Person:
         if self.rng.random() < 0.7:
             self.desk.settle()
         return action.__name__
-
-    # the person
-
-    def new(self) -> None:
-        self.desk.window.sidebar.new_button.click()
-
-    def switch(self) -> None:
-        model = self.desk.window.sidebar.model
-        if model.rowCount():
-            self.desk.window.sidebar.view.setCurrentIndex(model.index(self.rng.randrange(model.rowCount()), 0))
-
-    def send(self) -> None:
-        self.desk.window.page.composer.edit.setPlainText(
-            self.rng.choice(["hello", "안녕", "  ", "line\nline", "x" * 500])
-        )
-        QTest.keyClick(self.desk.window.page.composer.edit, Qt.Key.Key_Return)
-
-    def stop(self) -> None:
-        QTest.keyClick(self.desk.window, Qt.Key.Key_Escape)
-
-    def delete(self) -> None:
-        if self.rng.random() < 0.5:
-            self.desk.window.header.delete_requested.emit()
-        else:
-            self.desk.window.sidebar.view.setFocus()
-            QTest.keyClick(self.desk.window.sidebar.view, Qt.Key.Key_Delete)
-
-    def undo(self) -> None:
-        self.desk.window.sidebar.undo_bar.undo_button.click()
-
-    def commit(self) -> None:
-        self.desk.window.deletions.commit()
-
-    def rename(self) -> None:
-        conversations = self.desk.store.conversations()
-        if conversations:
-            model = self.desk.window.sidebar.model
-            model.setData(model.index_of(self.rng.choice(conversations).id), "다른 title")
-
-    def filter(self) -> None:
-        self.desk.window.sidebar.filter.setText(self.rng.choice(["", "", "he", "안", "zzz"]))
-
-    def compose(self) -> None:
-        event = QInputMethodEvent(self.rng.choice(["", "하", "한"]), [])
-        if self.rng.random() < 0.5:
-            event.setCommitString("글")
-        QApplication.sendEvent(self.desk.window.page.composer.edit, event)
-
-    def theme(self) -> None:
-        self.desk.window.preferences.choose_theme(self.rng.choice(["light", "dark", "system"]))
-
-    def language(self) -> None:
-        self.desk.window.preferences.choose_language(self.rng.choice(["en", "ko", "system"]))
-
-    def key(self) -> None:
-        self.desk.window.preferences.choose_send_key(self.rng.choice(["enter", "enter", "ctrl+enter"]))
 
     def load(self) -> None:
         request_id = self.desk.session.load_model(model_info().path, Weights.BITS_8)
@@ -137,28 +82,24 @@ class Person:
         self.desk.window.preferences.load_requested.emit(request_id)
         self.desk.engine.tell(Failed(request_id, None, "model_damaged", "Damaged.", {"path": "/m"}))
 
-    def scroll(self) -> None:
-        bar = self.desk.window.page.transcript.verticalScrollBar()
-        bar.setValue(self.rng.randint(0, max(1, bar.maximum())))
+    def estimated(self) -> None:
+        """The newest question about the cost is answered, or refused."""
+        questions = [command for command in self.desk.engine.commands if isinstance(command, Estimate)]
+        if not questions:
+            return
+        question = questions[-1]
+        ids = (question.conversation_id, question.request_id)
+        if self.rng.random() < 0.2:
+            self.desk.engine.tell(Failed(question.request_id, question.conversation_id, "no_model_loaded", "None."))
+        else:
+            seconds = self.rng.choice([None, 0.0, 0.1, 14.0])
+            fits = self.rng.random() < 0.9
+            self.desk.engine.tell(Estimated(*ids, 100, 37, 0, seconds, 8192, self.rng.choice([0, 0, 4]), fits))
 
-    def resize(self) -> None:
-        self.desk.window.resize(self.rng.randint(620, 1400), self.rng.randint(440, 900))
-
-    def type_draft(self) -> None:
-        self.desk.window.page.composer.edit.insertPlainText(self.rng.choice(["draft ", "초안 "]))
-
-    def compress(self) -> None:
-        compressions = self.desk.window.compressions
-        compressions.ask_how_current()
-        if (dialog := compressions.dialog) is not None:
-            dialog.forget_middle.setChecked(self.rng.random() < 0.3)
-            (dialog.compress_button if self.rng.random() < 0.8 else dialog.cancel_button).click()
-            self.desk.settle()
-
-    def undo_compression(self) -> None:
-        self.desk.window.compressions.undo_current()
-
-    # the engine
+    def view_moved(self) -> None:
+        if request := self.request():
+            dropped = self.rng.randint(1, 6)
+            self.desk.engine.tell(ViewMoved(request.conversation_id, request.request_id, dropped, 100))
 
     def end_compression(self) -> None:
         open_ones = [one for one in self.desk.engine.compressions if one.request_id not in self.done]
@@ -229,44 +170,33 @@ class Person:
         self.desk.engine.tell(PhaseChanged("nobody", "nothing", Phase.PREFILL, 1, 2, None))
 
 
-def check(desk: Desk) -> None:
-    """What is shown agrees with what is stored."""
+def verify(desk: Desk) -> None:
     desk.settle()
-    window = desk.window
-    current = window.controller.current
-    composer = window.page.composer
-    if current is None:
-        assert not composer.is_busy
-        return
-    stored = desk.store.messages(current)
-    assert composer.is_busy == (desk.session.is_busy(current) or desk.session.is_compressing(current))
-    if window.page.is_empty:
-        assert stored == []
-        return
-    transcript = window.page.transcript
-    shown = [widget.text for widget in transcript.built() if widget is not transcript.live]
-    settled = [message.text for message in stored if message.state is not MessageState.STREAMING]
-    assert shown == settled[len(settled) - len(shown) :]  # perhaps without older ones, which are not built yet
-    assert shown or not settled
-    assert (transcript.live is not None) == any(m.state is MessageState.STREAMING for m in stored)
+    check(desk.window, desk.session, desk.store)
+    for conversation in desk.store.conversations():
+        assert tree_is_sound(desk.store, conversation.id)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("run", range(3))
-def test_any_order_of_actions(open_desk: OpenDesk, run: int) -> None:
+def test_any_order_of_actions(open_desk: OpenDesk, tmp_path: Path, run: int) -> None:
     seed = int(os.environ.get("EMBER_FUZZ_SEED", random.randrange(2**32)))
     print(f"EMBER_FUZZ_SEED={seed}")
+    (tmp_path / "notes.txt").write_text("the notes", encoding="utf-8")
+    (tmp_path / "binary.bin").write_bytes(bytes(range(256)))
     desk = open_desk(
         Settings(language="en"), fill=lambda desk: [desk.add_conversation(f"chat {n}", n) for n in range(4)]
     )
-    person = Person(desk, random.Random(seed))
+    player = Player(desk, random.Random(seed), tmp_path)
     names: list[str] = []
     for step in range(STEPS):
-        names.append(person.act())
-        if step % 10 == 0:
-            try:
-                check(desk)
-            except AssertionError:
-                print("the last actions:", names[-25:])
-                raise
-    check(desk)
+        try:
+            names.append(player.act())
+            if step % 10 == 0:
+                verify(desk)
+        except BaseException:
+            print("the last actions:", names[-25:])
+            raise
+    verify(desk)
+    desk.qtbot.waitUntil(lambda: desk.window.page.composer.files.name_being_read is None)
     assert desk.engine.generates
