@@ -38,7 +38,8 @@ def show(call: Call) -> int:
     if conversation.system_prompt:
         call.print(f"\n[{Role.SYSTEM}]\n{conversation.system_prompt}")
     for message in messages:
-        call.print(f"\n[{message.role}{_speed(message)}]\n{_printable(message.text)}")
+        files = "".join(f"[attached: {_printable(each.name)}]\n" for each in message.attachments)
+        call.print(f"\n[{message.role}{_speed(message)}]\n{files}{_printable(message.text)}")
     if conversation.draft.text:
         call.print(f"\n[draft]\n{conversation.draft.text}")
     return 0

@@ -39,7 +39,7 @@ def read_chatgpt(content: dict[str, Any], skipped: Skipped) -> IncomingConversat
         if message is not None:
             messages.append(message)
     for _ in range(len(mapping) - num_walked):
-        skipped.add("{} messages that hang together in a circle")
+        skipped.add("messages that follow each other in a circle")
     messages = joined_replies(messages)
     return IncomingConversation(
         title=plain_title(content.get("title"), messages),
@@ -94,7 +94,7 @@ def _message(node: Any, parent: int | None, is_selected: bool, skipped: Skipped)
     text = _text(content, skipped) if role is not None else ""
     if role is None or not text.strip() or metadata.get("is_visually_hidden_from_conversation") is True:
         if author.get("role") == "tool":
-            skipped.add("{} results of tools")
+            skipped.add("results of tools")
         return None
     model = metadata.get("model_slug")
     return IncomingMessage(
@@ -118,7 +118,7 @@ def _text(content: dict[str, Any], skipped: Skipped) -> str:
             texts.append(part)
         else:
             texts.append(_PLACE_OF_PICTURE)
-            skipped.add("{} pictures and other files (“[…]” stands in their place)")
+            skipped.add("pictures and other files, “[…]” in their place")
     return well_formed("\n\n".join(text for text in texts if text))
 
 

@@ -138,4 +138,4 @@ def _with_messages(chats: Iterator[IncomingConversation], skipped: Skipped) -> I
         if chat.messages:
             yield chat
         else:
-            skipped.add("{} conversations without a message")
+            skipped.add("conversations without a message")

@@ -49,7 +49,7 @@ class IncomingConversation:
 
 
 class Skipped:
-    """What a file has and Ember does not take, counted by its kind, in words: "{} tool messages"."""
+    """What a file has and Ember does not take, counted by its kind, in words: "results of tools"."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -58,4 +58,4 @@ class Skipped:
         self._counts[kind] += 1
 
     def sentences(self) -> tuple[str, ...]:
-        return tuple(kind.format(f"{count:,}") for kind, count in self._counts.items())
+        return tuple(f"{kind}: {count:,}" for kind, count in self._counts.items())

@@ -40,7 +40,7 @@ def read_plain(
         elif role in _SYSTEM_ROLES and not messages and text.strip():
             prompts.append(text)
         else:
-            skipped.add("{} messages without text, or of another role than user and assistant")
+            skipped.add("messages without text, or of another role than user and assistant")
     messages = joined_replies(messages)
     return IncomingConversation(plain_title(title, messages), tuple(messages), system_prompt="\n\n".join(prompts))
 

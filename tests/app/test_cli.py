@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from app import cli
+from app.conversation import Attachment, Draft
 from app.conversation_store import ConversationStore
 from app.instance_lock import InstanceLock
 from app.paths import DataPaths
@@ -503,6 +504,101 @@ def test_show_prints_the_messages(ember):
     assert content["messages"][1]["statistics"]["decode_tps"] == 20.0
 
 
+# search, export, import
+
+
+def test_search_prints_each_conversation_once_with_the_lines_found(ember):
+    first, second = (
+        ember("ask", "--new", "--json", text).content["conversation_id"] for text in ("파도 소리", "tides")
+    )
+    ember("ask", "--conversation", second, "more tides")
+    told = ember("search", "TIDE")
+    assert (told.code, told.err) == (0, "")
+    assert told.out.splitlines() == [f"{second}  tides", "    more tides", "    tides"]
+    assert ember("search", "nowhere").out == ""
+    (title, message) = ember("search", "소", "파도", "--json").content["hits"]
+    assert (title["conversation_id"], title["title"], title["message_id"]) == (first, "파도 소리", None)
+    assert (message["excerpt"], message["matches"]) == ("파도 소리", [[0, 2], [3, 1]])
+
+
+def test_search_for_nothing_is_wrong_usage(ember):
+    told = ember("search", " ")
+    assert (told.code, told.out) == (2, "")
+    assert "give a word" in told.sentence
+
+
+def test_all_conversations_are_exported_and_imported_again(ember, tmp_path):
+    for text in ("one", "둘"):
+        ember("ask", "--new", text)
+    exported = ember("export")
+    assert (exported.code, exported.err) == (0, "")
+    assert [chat["title"] for chat in exported.content["conversations"]] == ["둘", "one"]
+    path = tmp_path / "chats.json"
+    told = ember("export", "--output", str(path))
+    assert (told.code, told.out, told.err) == (0, "", f"ember: 2 conversations exported to {path}\n")
+    assert ember("export", "--output", str(path), "--json").content == {"path": str(path), "conversations": 2}
+    told = ember("import", str(path))
+    assert (told.code, told.out) == (0, f"{path}: 2 conversations with 4 messages\n")
+    assert [entry["title"] for entry in ember("conversations", "--json").content["conversations"]].count("둘") == 2
+
+
+@pytest.mark.parametrize(("form", "beginning"), [("markdown", "# one\n"), ("html", "<!DOCTYPE html>")])
+def test_one_conversation_is_exported_to_be_read(ember, form, beginning):
+    first = ember("ask", "--new", "--json", "one").content["conversation_id"]
+    ember("ask", "--new", "two")
+    told = ember("export", first[:12], "--format", form)
+    assert told.code == 0
+    assert told.out.startswith(beginning)
+    assert "Hello there." in told.out
+    assert "two" not in told.out
+
+
+def test_an_export_that_cannot_be_written_ends_with_4(ember, tmp_path):
+    ember("ask", "--new", "one")
+    told = ember("export", "--output", str(tmp_path / "no" / "such" / "folder.json"))
+    assert (told.code, told.out) == (4, "")
+    assert "another place" in told.sentence
+    assert ember("export", "nope").code == 2
+
+
+def test_import_tells_what_it_took_and_what_it_left_out(ember, tmp_path):
+    path = tmp_path / "plain.json"
+    path.write_text(json.dumps([{"role": "user", "content": "hello"}, {"role": "tool", "content": "x"}]))
+    left_out = "messages without text, or of another role than user and assistant: 1"
+    assert ember("import", str(path)).out.splitlines() == [
+        f"{path}: 1 conversation with 1 message",
+        f"    left out: {left_out}",
+    ]
+    assert ember("import", str(path), "--json").content == {
+        "files": [{"path": str(path), "conversations": 1, "messages": 1, "skipped": [left_out]}]
+    }
+
+
+def test_of_several_files_all_are_imported_or_none(ember, tmp_path):
+    good, broken = tmp_path / "good.json", tmp_path / "broken.json"
+    good.write_text('[{"role": "user", "content": "hello"}]')
+    broken.write_text("{")
+    told = ember("import", str(good), str(broken))
+    assert (told.code, told.out) == (2, "")
+    assert str(broken) in told.sentence
+    assert ember("conversations").out == ""
+
+
+def test_import_does_not_write_while_another_ember_has_the_folder(ember, tmp_path, no_patience):
+    good = tmp_path / "good.json"
+    good.write_text('[{"role": "user", "content": "hello"}]')
+    with InstanceLock(DataPaths(ember.data_dir)):
+        assert ember("import", str(good)).code == 5
+
+
+def test_show_names_the_files_of_a_message(ember):
+    store = ember.store()
+    chat = store.create_conversation()
+    store.add_message(chat.id, Role.USER, "see", attachments=[Attachment("a.txt", "가", 3)])
+    store.close()
+    assert ember("show", chat.id).out.endswith("[user]\n[attached: a.txt]\nsee\n")
+
+
 def test_delete_removes_the_messages_and_the_snapshots(ember):
     kept, gone = (ember("ask", "--new", "--json", text).content["conversation_id"] for text in ("kept", "gone"))
     folder = ember.data_dir / "kv" / "0123456789abcdef" / "conversations"
@@ -882,8 +978,15 @@ def test_verbs_that_read_work_while_another_ember_has_the_folder(ember):
     conversation_id = ember("ask", "--json", "Hello").content["conversation_id"]
     store = ember.store()
     with InstanceLock(DataPaths(ember.data_dir)), store.transaction():
-        store.set_draft(conversation_id, "being written right now")
-        for arguments in (["conversations"], ["show", conversation_id], ["cache"], ["models"]):
+        store.set_draft(conversation_id, Draft("being written right now"))
+        for arguments in (
+            ["conversations"],
+            ["show", conversation_id],
+            ["search", "Hello"],
+            ["export"],
+            ["cache"],
+            ["models"],
+        ):
             assert ember(*arguments).code == 0, arguments
     store.close()
 
