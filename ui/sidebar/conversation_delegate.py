@@ -67,7 +67,7 @@ class ConversationDelegate(QStyledItemDelegate):
         colour = self._theme.color("text" if is_dropped_on else "muted")
         painter.setPen(colour)
         if row.group is Group.INCOGNITO:
-            paint_mask(painter, QRect(rect.left(), rect.top() + 10, rect.width(), 14), rect.left() + 22, colour)
+            paint_mask(painter, QRect(rect.left(), rect.bottom() - 30, rect.width(), 22), rect.left() + 22, colour)
             painter.setPen(colour)
             painter.setFont(ui_font(SMALL_PX))
             painter.drawText(rect.adjusted(30, 0, -8, -5), int(_BOTTOM_LEFT | Qt.TextFlag.TextWordWrap), text)

@@ -30,6 +30,7 @@ from ui.sidebar.scroll_anchor import ScrollAnchor
 from ui.sidebar.search_field import SearchField
 from ui.sidebar.search_results import SearchResults
 from ui.sidebar.search_room import Search, SearchRoom, search_titles
+from ui.sidebar.told_bar import ToldBar
 from ui.sidebar.undo_bar import UndoBar
 from ui.theme import Theme
 
@@ -77,6 +78,7 @@ class ConversationList(QWidget):
         )
         self.new_row = NewChatRow(theme)
         self.new_button = self.new_row.button
+        self.told_bar = ToldBar()
         self.undo_bar = UndoBar()
         self.undo_bar.focus_after = self.view
         self.menu = ChatMenu(self.view, self.model, self)
@@ -155,6 +157,11 @@ class ConversationList(QWidget):
             place = 0 if step > 0 else -1
         if chats[place] != self._current:
             self.view.setCurrentIndex(self.model.index_of(chats[place]))
+
+    @Slot(str)
+    def tell(self, words: str) -> None:
+        """Say for some seconds, at the foot of the list, what happened."""
+        self.told_bar.tell(words)
 
     @Slot()
     def focus_filter(self) -> None:
@@ -318,4 +325,5 @@ class ConversationList(QWidget):
         column.addWidget(self.filter)
         column.addWidget(self.new_row)
         column.addWidget(self._stack, 1)
+        column.addWidget(self.told_bar)
         column.addWidget(self.undo_bar)
