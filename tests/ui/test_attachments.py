@@ -346,7 +346,7 @@ def test_the_window_goes_on_while_a_pdf_is_read(qtbot: QtBot, composer: Composer
     beat.stop()
     (attachment,) = composer.draft.attachments
     assert attachment.text.count("[Page ") == 8
-    assert "제주의 비 오는 날 7-29" in attachment.text
+    assert "제주의비오는날7-29" in "".join(attachment.text.split())  # what Qt calls a space depends on the font
     assert max(gaps) < sum(gaps) / 2, gaps  # on a busy machine, too
 
 

@@ -267,3 +267,20 @@ def test_a_draft_is_kept_for_each_chat_and_through_a_restart(open_desk: OpenDesk
     assert drafts == {"for this chat", "for a new chat"}
     last = desk.saved[-1].last_conversation
     assert desk.store.conversation(last).draft.text == "for a new chat"
+
+
+def test_in_a_low_window_it_grows_less(desk: Desk) -> None:
+    composer = desk.window.page.composer
+    composer.edit.setPlainText("\n".join(str(number) for number in range(40)))
+    composer.show_draft(
+        Draft(composer.edit.toPlainText(), tuple(Attachment(f"file {n}", str(n), 5) for n in range(20)))
+    )
+    desk.settle()
+    high = composer.edit.height() + composer.files.height()
+    desk.window.resize(900, 440)
+    desk.settle()
+    assert composer.edit.height() + composer.files.height() < high - 100
+    assert composer.edit.height() >= 3 * LINE_HEIGHT_PX
+    desk.window.resize(900, 800)
+    desk.settle()
+    assert composer.edit.height() == 8 * LINE_HEIGHT_PX

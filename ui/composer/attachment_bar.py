@@ -22,7 +22,8 @@ from ui.error_words import error_words
 from ui.tokens import SPACE_S
 
 MOST_FILES = 20
-_MOST_PX = 136
+_ROW_PX = 36  # a chip and the space under it
+MOST_ROWS = 4
 
 _Result = Attachment | AttachmentError
 
@@ -39,6 +40,7 @@ class AttachmentBar(QScrollArea):
         super().__init__(parent)
         self.reader = FileReader(self)
         self.reader.done.connect(self._on_read)
+        self._most_rows = MOST_ROWS
         self._owner = ""
         self._attachments: tuple[Attachment, ...] = ()
         self._chips: list[Chip] = []
@@ -87,6 +89,12 @@ class AttachmentBar(QScrollArea):
         self._fit()
         if late or before is not self._attachments:
             self.changed.emit()
+
+    def set_most_rows(self, most: int) -> None:
+        """How far it grows before it scrolls."""
+        if most != self._most_rows:
+            self._most_rows = most
+            self._fit()
 
     def add_files(self, paths: Sequence[Path]) -> None:
         for path in paths:
@@ -192,4 +200,4 @@ class AttachmentBar(QScrollArea):
         self.setVisible(bool(self._chips))
         self._rows.invalidate()
         wanted = self._rows.heightForWidth(self.viewport().width())
-        self.setFixedHeight(max(1, min(wanted, _MOST_PX)))
+        self.setFixedHeight(max(1, min(wanted, self._most_rows * _ROW_PX - SPACE_S)))

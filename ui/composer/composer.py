@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, Qt, QTimer, Signal, Slot
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from app.attachments import pasted_attachment
 from app.conversation import Draft
 from app.errors import AttachmentError
 from ui.composer.attach_button import AttachButton
-from ui.composer.attachment_bar import AttachmentBar
+from ui.composer.attachment_bar import MOST_ROWS, AttachmentBar
 from ui.composer.card import ComposerCard
-from ui.composer.composer_edit import LONG_TEXT, ComposerEdit
+from ui.composer.composer_edit import LONG_TEXT, MOST_LINES, ComposerEdit
 from ui.composer.composer_hint import ComposerHint
 from ui.composer.cost_words import Cost
+from ui.tokens import LINE_HEIGHT_PX
 
 _DRAFT_MS = 600
 _LONGEST_TEXT = 3 * LONG_TEXT
+_LOW_WINDOW_PX = 600
+_ELSE_PX = 340  # of the window's height, for everything but the text
 
 
 class Composer(QWidget):
@@ -182,6 +186,22 @@ class Composer(QWidget):
         if event.type() == QEvent.Type.LanguageChange:
             self._retranslate()
         super().changeEvent(event)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self.window() is not self:
+            self.window().installEventFilter(self)
+            self._fit_to(self.window().height())
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if isinstance(event, QResizeEvent) and watched is self.window():
+            self._fit_to(event.size().height())
+        return False
+
+    def _fit_to(self, window_px: int) -> None:
+        """In a low window it grows less, so that something of the chat is left to see."""
+        self.edit.set_most_lines(max(3, min(MOST_LINES, (window_px - _ELSE_PX) // LINE_HEIGHT_PX)))
+        self.files.set_most_rows(MOST_ROWS if window_px >= _LOW_WINDOW_PX else MOST_ROWS // 2)
 
     def _update_button(self) -> None:
         self.button.setEnabled(self._is_busy or bool(self.files.chips) or not self.edit.is_blank)

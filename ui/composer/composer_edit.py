@@ -26,7 +26,7 @@ from PySide6.QtWidgets import QFrame, QSizePolicy, QTextEdit, QWidget
 from ui.composer.mime_files import files_of, is_picture, text_of
 from ui.tokens import LINE_HEIGHT_PX
 
-_MOST_LINES = 8
+MOST_LINES = 8
 _LEAST_PX = 38
 _LATE_S = 1.0  # a commit that comes later than this is another one
 LONG_TEXT = 20_000  # characters; longer pastes become an attachment
@@ -44,6 +44,7 @@ class ComposerEdit(QTextEdit):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.sends_with = "enter"
+        self._most_lines = MOST_LINES
         self._preedit = ""
         self._taken = ""  # committed here for the input method, which may still commit it itself
         self._taken_at = 0.0
@@ -97,6 +98,12 @@ class ComposerEdit(QTextEdit):
         cursor = self.textCursor()
         cursor.movePosition(cursor.MoveOperation.End)
         self.setTextCursor(cursor)
+
+    def set_most_lines(self, most: int) -> None:
+        """How far it grows before it scrolls."""
+        if most != self._most_lines:
+            self._most_lines = most
+            self._fit()
 
     def setPlainText(self, text: str) -> None:
         """Also gives the lines their height, which a new text has lost; neither can be undone."""
@@ -193,7 +200,7 @@ class ComposerEdit(QTextEdit):
     @Slot()
     def _fit(self) -> None:
         wanted = math.ceil(self.document().size().height())
-        most = _MOST_LINES * LINE_HEIGHT_PX
+        most = self._most_lines * LINE_HEIGHT_PX
         self.setFixedHeight(max(_LEAST_PX, min(wanted, most)))
         needs_bar = wanted > most
         policy = Qt.ScrollBarPolicy
