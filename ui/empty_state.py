@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QEvent, Qt, Signal, Slot
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QScrollArea, QVBoxLayout, QWidget
 
 from ui.icons import pixmap
 from ui.meter.meter_parts import Dot
@@ -89,6 +89,16 @@ class EmptyState(QWidget):
         for button in self.suggestions:
             column.addWidget(button)
         column.addStretch(4)
-        row = QHBoxLayout(self)
+        content = QWidget()
+        row = QHBoxLayout(content)
         row.setContentsMargins(0, 0, 0, 0)
         row.addWidget(middle, 1)
+        scroll = QScrollArea()  # for a window that is too low for all of it
+        scroll.setWidget(content)
+        scroll.setWidgetResizable(True)
+        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        content.setAutoFillBackground(False)
+        whole = QHBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, 0)
+        whole.addWidget(scroll)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QWidget
 
-_FRAME = 60  # of the window's title and edges, and some air
+FRAME_PX = 60  # of the window's title and edges, and some air
 
 
 def resize_within_screen(widget: QWidget, width: int, height: int) -> None:
     room = widget.screen().availableSize()
-    widget.resize(min(width, room.width() - _FRAME), min(height, room.height() - _FRAME))
+    widget.resize(min(width, room.width() - FRAME_PX), min(height, room.height() - FRAME_PX))

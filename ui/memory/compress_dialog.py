@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import QEvent, Signal, Slot
+from PySide6.QtCore import QEvent, Qt, Signal, Slot
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
     QButtonGroup,
@@ -16,12 +16,14 @@ from PySide6.QtWidgets import (
     QLabel,
     QPushButton,
     QRadioButton,
+    QScrollArea,
     QVBoxLayout,
     QWidget,
 )
 
 from engine.protocol.commands import CompressMethod
 from ui import numbers
+from ui.fit_screen import FRAME_PX
 from ui.tokens import SPACE_L, SPACE_S, SPACE_XL, SPACE_XS
 
 PERCENTS = (70, 50, 30)
@@ -154,8 +156,14 @@ class CompressDialog(QDialog):
         self._fit()
 
     def _fit(self) -> None:
-        """As high as these words need at this width."""
-        self.setFixedHeight(self._column.totalHeightForWidth(_WIDTH))
+        """As high as these words need at this width, or as the screen is: the rest is scrolled then."""
+        wanted = self._column.totalHeightForWidth(_WIDTH)
+        room = self.screen().availableSize().height() - FRAME_PX - self._buttons_height()
+        self._scroll.setFixedHeight(min(wanted, room))
+        self.setFixedHeight(self._scroll.height() + self._buttons_height())
+
+    def _buttons_height(self) -> int:
+        return self._buttons.sizeHint().height()
 
     def _lay_out(self) -> None:
         rows = QGridLayout()
@@ -176,8 +184,9 @@ class CompressDialog(QDialog):
         buttons.addStretch(1)
         buttons.addWidget(self.cancel_button)
         buttons.addWidget(self.compress_button)
-        self._column = column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_XL, SPACE_XL, SPACE_XL, SPACE_XL)
+        content = QWidget()
+        self._column = column = QVBoxLayout(content)
+        column.setContentsMargins(SPACE_XL, SPACE_XL, SPACE_XL, SPACE_S)
         column.setSpacing(SPACE_S)
         column.addWidget(self._heading)
         column.addWidget(self._price)
@@ -190,8 +199,19 @@ class CompressDialog(QDialog):
         column.addWidget(line)
         column.addSpacing(SPACE_XS)
         column.addLayout(_with_help(self.forget_middle, self._forget_help))
-        column.addSpacing(SPACE_L)
-        column.addLayout(buttons)
+        self._scroll = QScrollArea()
+        self._scroll.setWidget(content)
+        self._scroll.setWidgetResizable(True)
+        self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        content.setAutoFillBackground(False)
+        buttons.setContentsMargins(SPACE_XL, SPACE_S, SPACE_XL, SPACE_XL)
+        self._buttons = buttons
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, 0)
+        whole.setSpacing(0)
+        whole.addWidget(self._scroll)
+        whole.addLayout(buttons)
         self.setFixedWidth(_WIDTH)
 
 

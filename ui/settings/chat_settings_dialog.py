@@ -31,7 +31,7 @@ from ui.settings.preset_bar import PresetBar
 from ui.tokens import SPACE_L, SPACE_M, SPACE_S, SPACE_XL, SPACE_XS
 
 _SIZE = (640, 760)
-_LEAST_SIZE = (560, 330)
+_LEAST_SIZE = (600, 330)
 _PROMPT_HEIGHT = 130
 
 

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QCheckBox, QGridLayout, QLabel
 from ui.settings.controls import NumberControl
 from ui.settings.words import field_words
 
-_CONTROL_WIDTH = 260
+_CONTROL_WIDTH = 220
 
 
 class OptionRow(QObject):

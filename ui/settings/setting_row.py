@@ -7,7 +7,6 @@ from dataclasses import Field
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from app.settings import Group
@@ -16,7 +15,6 @@ from ui.settings.words import choice_words, effect_words, field_words
 from ui.tokens import SPACE_L, SPACE_S
 
 _RESET_SIZE = 26
-_NARROW_PX = 520  # below, the control stands under the words
 _TEXT_HEIGHT = 108
 
 
@@ -95,9 +93,8 @@ class SettingRow(QWidget):
     def _show_reset(self) -> None:
         self.reset_button.setVisible(not self.is_default)
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        is_narrow = self.width() < _NARROW_PX
+    def set_narrow(self, is_narrow: bool) -> None:
+        """Where there is little room, the control stands under the words."""
         self._row.setDirection(QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight)
 
     def _lay_out(self) -> None:

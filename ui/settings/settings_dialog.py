@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from PySide6.QtCore import QEvent, Qt, Slot
-from PySide6.QtGui import QShowEvent
+from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QDialog,
     QHBoxLayout,
@@ -38,6 +38,7 @@ from ui.tokens import SPACE_L, SPACE_M, SPACE_S, SPACE_XL
 _SIZE = (920, 640)
 _LEAST_SIZE = (600, 340)
 _SIDE_WIDTH = 190
+_NARROW_PX = 800
 
 
 class SettingsDialog(QDialog):
@@ -101,6 +102,11 @@ class SettingsDialog(QDialog):
         if event.type() == QEvent.Type.LanguageChange:
             self._retranslate()
         super().changeEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        for row in self.rows.values():
+            row.set_narrow(self.width() < _NARROW_PX)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -10,7 +10,7 @@ from ui.shortcuts import SHORTCUTS, Place, key_texts, place_words, shortcut_word
 from ui.tokens import SPACE_L, SPACE_M, SPACE_S, SPACE_XL, SPACE_XS
 
 _SIZE = (560, 640)
-_LEAST_SIZE = (440, 320)
+_LEAST_SIZE = (520, 320)
 
 
 class ShortcutsDialog(QDialog):
@@ -76,7 +76,6 @@ class ShortcutsDialog(QDialog):
         grid.setVerticalSpacing(6)
         for number, shortcut in enumerate(one for one in SHORTCUTS if one.place is place):
             words = self._words[shortcut.name]
-            words.setWordWrap(True)
             keys = QHBoxLayout()
             keys.setSpacing(SPACE_XS)
             keys.addStretch(1)

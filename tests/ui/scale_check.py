@@ -1,0 +1,153 @@
+"""Run by test_scale.py in a process of its own, since Qt reads its scale once: opens the window and the dialogs in both
+languages on a small screen and prints what does not fit, as JSON. argv: a folder for data and, where pictures are
+wanted, one for them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from PySide6.QtCore import QCoreApplication, QPoint, QRect, Qt
+from PySide6.QtWidgets import QAbstractButton, QAbstractScrollArea, QApplication, QLabel, QSizePolicy, QWidget
+
+from app.chat_session import ChatSession
+from app.conversation import ChatOptions, Conversation, Draft
+from app.conversation_store import ConversationStore
+from app.engine_bridge import EngineBridge
+from app.model_library import ModelLibrary
+from app.paths import resources_dir
+from app.presets import Presets
+from app.settings import LoadedSettings, SettingProblem, Settings
+from tests.ui.fakes import FakeEngine
+from ui.main_window import MainWindow
+from ui.memory.compress_dialog import CacheSizes, CompressDialog
+from ui.settings.chat_settings_dialog import ChatSettingsDialog
+from ui.settings.settings_dialog import SettingsDialog
+from ui.settings.shortcuts_dialog import ShortcutsDialog
+
+REPLY = "A line.\n\n```python\nprint('x')\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+FRAME = 30  # height of a window's title
+
+
+def settle() -> None:
+    for _ in range(4):
+        QCoreApplication.sendPostedEvents()
+        QCoreApplication.processEvents()
+
+
+def clipped(window: QWidget) -> Iterator[str]:
+    """Labels and buttons whose words have less room than they need, or that stick out of what they stand in."""
+    for widget in window.findChildren(QWidget):
+        if not widget.isVisible() or not isinstance(widget, QLabel | QAbstractButton) or not widget.text():
+            continue
+        if isinstance(widget, QLabel) and widget.sizePolicy().horizontalPolicy() == QSizePolicy.Policy.Ignored:
+            continue  # ends in "…" where there is no room
+        width, height = needed(widget)
+        if widget.width() < width or widget.height() < height:
+            yield f"{name(widget)} has {widget.width()}x{widget.height()} and needs {width}x{height}"
+        elif sticks_out(widget, window):
+            yield f"{name(widget)} sticks out"
+
+
+def needed(widget: QLabel | QAbstractButton) -> tuple[int, int]:
+    """Logical pixels, at the width it has got where the words may wrap."""
+    metrics = widget.fontMetrics()
+    if isinstance(widget, QLabel) and (widget.wordWrap() or widget.textFormat() == Qt.TextFormat.RichText):
+        return 0, widget.heightForWidth(widget.width()) if widget.hasHeightForWidth() else widget.sizeHint().height()
+    text = widget.text().replace("&&", "&")
+    return metrics.horizontalAdvance(text), metrics.tightBoundingRect(text).height()
+
+
+def sticks_out(widget: QWidget, window: QWidget) -> bool:
+    """What is scrolled may be higher, but not wider, than what is seen of it."""
+    parent = widget.parentWidget()
+    while parent is not None:
+        place = QRect(widget.mapTo(parent, QPoint()), widget.size())
+        if isinstance(parent.parentWidget(), QAbstractScrollArea):
+            return place.left() < 0 or place.right() > parent.rect().right()
+        if not parent.rect().contains(place):
+            return True
+        if parent is window:
+            return False
+        parent = parent.parentWidget()
+    return False
+
+
+def name(widget: QLabel | QAbstractButton) -> str:
+    return f"{type(widget).__name__} {widget.text()[:40]!r}"
+
+
+def too_large(window: QWidget) -> Iterator[str]:
+    room = window.screen().availableSize()
+    least = window.minimumSizeHint().expandedTo(window.minimumSize())
+    if least.width() > room.width() or least.height() + FRAME > room.height():
+        yield f"needs at least {least.width()}x{least.height()} of {room.width()}x{room.height()}"
+
+
+def main() -> None:
+    application = QApplication([])
+    data, pictures = Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    found: dict[str, list[str]] = {}
+    store = ConversationStore(data / "ember.db")
+    bridge = EngineBridge()
+    engine = FakeEngine(bridge)
+    settings = Settings(language="en", theme="light", temperature=0.9)
+    session = ChatSession(store, engine, settings)
+    bridge.event_arrived.connect(session.handle)
+    library, presets = ModelLibrary(resources_dir(), data), Presets(data / "presets.json")
+    window = MainWindow(session, store, bridge, engine, library, settings, lambda changed: None, presets)
+    window.show()
+    engine.load()
+    settle()
+    now = datetime.now(UTC)
+    conversation = Conversation("a", "Rain", now, now, num_messages=2, options=ChatOptions(temperature=1.0))
+    problems = LoadedSettings(settings, (SettingProblem("theme", "pink", ""),))
+
+    def check(part: str, shown: QWidget) -> None:
+        settle()
+        key = f"{part} {window.language.current}"
+        found[key] = [*too_large(shown), *clipped(shown)]
+        if pictures is not None:
+            shown.grab().save(str(pictures / f"{key.replace(' ', '_')}.png"))
+
+    for language in ("en", "ko"):
+        window.preferences.choose_language(language)
+        window.controller.open(None)
+        room = window.screen().availableSize()
+        window.resize(room.width(), room.height() - FRAME)
+        check("new chat", window)
+        window.page.composer.show_draft(Draft("hello"))
+        window.page.composer.button.click()
+        settle()
+        engine.finish(engine.generates[-1], REPLY)
+        check("chat", window)
+        window.resize(window.minimumSize())
+        check("chat at its least size", window)
+        for part, dialog in (
+            ("settings", SettingsDialog(window.preferences, library, presets, problems, window)),
+            ("chat settings", ChatSettingsDialog(conversation, presets, library, settings, window)),
+            ("shortcuts", ShortcutsDialog(window)),
+            ("compress", CompressDialog("Rain", CacheSizes(148_000_000, 5_000_000, 148_000_000), window)),
+        ):
+            dialog.show()
+            if isinstance(dialog, SettingsDialog):
+                for row in range(dialog.groups.count()):
+                    dialog.groups.setCurrentRow(row)
+                    check(f"{part} {row}", dialog)
+            check(part, dialog)
+            dialog.resize(dialog.minimumSize())
+            check(f"{part} at its least size", dialog)
+            dialog.close()
+    window.close()
+    settle()
+    session.close()
+    store.close()
+    sys.stdout.write(json.dumps({"scale": application.devicePixelRatio(), "found": found}, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()
