@@ -16,12 +16,14 @@ from pytestqt.qtbot import QtBot
 
 from app.attachments import ReadingEndedError, read_attachment
 from app.conversation import Attachment, Draft
+from app.errors import AttachmentError
 from tests.ui.conftest import Desk, OpenDesk
 from ui.composer.attach_button import ATTACH_KEY
 from ui.composer.attachment_bar import MOST_FILES
 from ui.composer.composer import Composer
 from ui.composer.composer_edit import LONG_TEXT
 from ui.composer.file_reader import FileReader
+from ui.error_words import error_words
 
 NOTES = Attachment("notes.txt", "some notes", 10)
 CODE = Attachment("main.py", "print()", 7)
@@ -207,6 +209,15 @@ def test_what_cannot_be_read_says_why_and_can_be_dismissed(
         composer.files.chips[0].remove_button.click()
     assert not composer.files.isVisible()
     assert not composer.button.isEnabled()
+
+
+def test_every_reason_why_a_file_cannot_go_along_has_a_sentence_of_the_windows() -> None:
+    kinds = AttachmentError.__subclasses__()
+    assert len(kinds) > 10
+    params = {"name": "a.txt", "most": "20 MB", "seconds": "120", "reason": "broken"}
+    sentences = [error_words(kind("the library's own words", **params)) for kind in kinds]
+    assert "the library's own words" not in sentences
+    assert len(set(sentences)) == len(kinds)
 
 
 def test_no_more_files_than_go_with_a_message(qtbot: QtBot, composer: Composer, file: Callable[..., Path]) -> None:
