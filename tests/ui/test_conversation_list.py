@@ -139,9 +139,9 @@ def test_the_cost_is_told_where_it_is_known_and_forgotten_with_the_state_it_was_
 def test_after_midnight_a_chat_of_today_is_one_of_yesterday(sidebar: ConversationList) -> None:
     show(sidebar, chat("a"))
     sidebar.model._today = lambda: datetime.now().astimezone().date() + timedelta(days=1)
-    sidebar._midnight.timeout.emit()
+    sidebar._midnight.timer.timeout.emit()
     assert titles(sidebar) == ["Yesterday", "a"]
-    assert 0 < sidebar._midnight.remainingTime() <= 24 * 3_600_000 + 1000
+    assert 0 < sidebar._midnight.timer.remainingTime() <= 24 * 3_600_000 + 1000
 
 
 # a refresh
@@ -386,11 +386,29 @@ def test_the_menu_of_one_chat_and_of_several(sidebar: ConversationList) -> None:
     ]
 
 
+def test_the_chat_with_the_cursor_can_be_opened_again_when_another_is_shown(sidebar: ConversationList) -> None:
+    show(sidebar, chat("a"), chat("b"))
+    sidebar.view.setCurrentIndex(row(sidebar, "b"))
+    chosen = chosen_by(sidebar)
+    place = sidebar.view.visualRect(row(sidebar, "b")).center()
+    for open_it in (
+        lambda: QTest.mouseClick(sidebar.view.viewport(), Qt.MouseButton.LeftButton, pos=place),
+        lambda: press(sidebar, Qt.Key.Key_Return),
+        lambda: sidebar.step(-1),
+    ):
+        sidebar.select(None)  # a new chat
+        assert sidebar.view.selected_ids == []
+        open_it()
+        assert sidebar.view.selected_ids == ["b"]
+    assert chosen == ["b", "b", "b"]
+
+
 def test_the_selection_of_several_survives_a_refresh_and_the_open_chat_is_the_current_one(
     sidebar: ConversationList,
 ) -> None:
     show(sidebar, *(chat(name) for name in "abcd"))
     chosen = chosen_by(sidebar)
+    sidebar.chosen.connect(sidebar.select)  # as the window does when the chat is shown
     for title, modifier in (
         ("a", Qt.KeyboardModifier.NoModifier),
         ("c", Qt.KeyboardModifier.ControlModifier),
@@ -398,7 +416,6 @@ def test_the_selection_of_several_survives_a_refresh_and_the_open_chat_is_the_cu
     ):
         place = sidebar.view.visualRect(row(sidebar, title)).center()
         QTest.mouseClick(sidebar.view.viewport(), Qt.MouseButton.LeftButton, modifier, place)
-    sidebar.select(chosen[-1])  # as the window does when the chat is shown
     show(sidebar, chat("c"), chat("a"), chat("b"), chat("d"))
     assert sidebar.view.selected_ids == ["c", "a", "d"]
     assert chosen == ["a", "c", "d"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from PySide6.QtCore import QModelIndex, QObject, Qt, Signal, Slot
+from PySide6.QtCore import QModelIndex, QObject, QPoint, Qt, Signal, Slot
 from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QMenu, QWidget
 
@@ -36,6 +36,7 @@ class ChatMenu(QObject):
         self._view = view
         self._model = model
         self._targets: list[str] = []
+        self._popup: QMenu | None = None
         self.pin = QAction(self)
         self.compress = QAction(self)
         self.undo_compression = QAction(self)
@@ -58,6 +59,15 @@ class ChatMenu(QObject):
         found = index.data(ListRole.CONVERSATION_ID) if index.isValid() else None
         selected = self._view.selected_ids
         return selected if found in selected else [found] if found else []
+
+    def open_at(self, position: QPoint) -> None:
+        """At this place of the view, once: a key may ask twice, by itself and by the system."""
+        if self._popup is not None:
+            return
+        menu = self.menu(self._view.indexAt(position))
+        menu.aboutToHide.connect(self._on_menu_hidden)
+        menu.popup(self._view.viewport().mapToGlobal(position))
+        self._popup = menu if menu.isVisible() else None
 
     def menu(self, index: QModelIndex) -> QMenu:
         """For the row's chats or folder, or for the blank part of the list."""
@@ -124,6 +134,10 @@ class ChatMenu(QObject):
     def _are_pinned(self, ids: Sequence[str]) -> bool:
         """All of them: else the entry pins those that are not yet."""
         return all(self._model.index_of(one).data(ListRole.IS_PINNED) for one in ids)
+
+    @Slot()
+    def _on_menu_hidden(self) -> None:
+        self._popup = None
 
     @Slot()
     def _on_pin_triggered(self) -> None:

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
 
-from PySide6.QtCore import (
-    QEvent,
-    QItemSelectionModel,
-    QModelIndex,
-    QPersistentModelIndex,
-    QPoint,
-    Qt,
-    QTimer,
-    Signal,
-    Slot,
-)
+from PySide6.QtCore import QEvent, QModelIndex, QPoint, Qt, Signal, Slot
 from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QVBoxLayout, QWidget
 
 from app.conversation import Conversation, Folder
 from ui.icons import pixmap
 from ui.sidebar.chat_menu import ChatMenu
-from ui.sidebar.conversation_model import ConversationModel, ListRole
+from ui.sidebar.conversation_model import ConversationModel
 from ui.sidebar.conversation_view import ConversationView
 from ui.sidebar.key_label import key_label
+from ui.sidebar.midnight import Midnight
 from ui.sidebar.new_chat_row import NewChatRow
-from ui.sidebar.scroll_anchor import ScrollAnchor
+from ui.sidebar.open_chat import OpenChat
 from ui.sidebar.search_field import SearchField
 from ui.sidebar.search_results import SearchResults
 from ui.sidebar.search_room import Search, SearchRoom, search_titles
@@ -36,7 +26,6 @@ from ui.theme import Theme
 
 _WIDTH = 264
 _NARROW_WIDTH = 208
-_Flag = QItemSelectionModel.SelectionFlag
 
 
 class ConversationList(QWidget):
@@ -68,9 +57,9 @@ class ConversationList(QWidget):
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.setFixedWidth(_WIDTH)
         self._theme = theme
-        self._current: str | None = None
         self.model = ConversationModel(self)
         self.view = ConversationView(self.model, theme)
+        self.open_chat = OpenChat(self.view, self.model, self)
         self.filter = SearchField()
         self.results = SearchResults(theme)
         self.search = SearchRoom(
@@ -87,50 +76,22 @@ class ConversationList(QWidget):
         self.undo_compression_action = self.menu.undo_compression
         self._logo = QLabel()
         self._filter_key = key_label(self.filter)
-        self._popup: QMenu | None = None
         self._stack = QStackedWidget()
-        self._midnight = QTimer(self, singleShot=True)
+        self._midnight = Midnight(self)
         self._lay_out()
         self._wire()
         self._on_theme_changed()
         self._retranslate()
-        self._wait_for_midnight()
-
-    @property
-    def is_searching(self) -> bool:
-        return self.search.is_active
 
     def show_conversations(self, conversations: Sequence[Conversation], folders: Sequence[Folder] = ()) -> None:
         """Newest first. Selection, scroll position and an open editor stay."""
-        was_shown = self._is_shown(self._current)
-        cursor = QPersistentModelIndex(self.view.currentIndex())
-        had_cursor = cursor.isValid()
-        neighbours = self.model.chats_from(cursor.row()) if had_cursor else []
-        with ScrollAnchor(self.view):
+        with self.open_chat.kept():
             self.model.show_conversations(conversations, folders)
-        if had_cursor and not cursor.isValid():
-            self.view.put_cursor(next(filter(QModelIndex.isValid, map(self.model.index_of, neighbours)), QModelIndex()))
-        if not was_shown and self._is_shown(self._current):
-            self.select(self._current)
         self.search.chats_changed()
 
     def select(self, conversation_id: str | None) -> None:
         """Mark the conversation that is shown, without choosing it again."""
-        is_other = conversation_id != self._current
-        self._current = conversation_id
-        self.model.set_open(conversation_id)
-        selection = self.view.selectionModel()
-        index = self.model.index_of(conversation_id) if conversation_id else QModelIndex()
-        if index.isValid() and not is_other and selection.isSelected(index):
-            return
-        selection.blockSignals(True)
-        if index.isValid():
-            selection.setCurrentIndex(index, _Flag.ClearAndSelect)
-            self.view.scrollTo(index)
-        else:
-            selection.clearSelection()
-        selection.blockSignals(False)
-        self.view.viewport().update()
+        self.open_chat.select(conversation_id)
 
     def set_collapsed(self, folder_ids: Collection[int]) -> None:
         """The folders that are closed, as they were left."""
@@ -148,15 +109,7 @@ class ConversationList(QWidget):
 
     def step(self, step: int) -> None:
         """Open the next chat of the list (1) or the one before (-1), counted from the one that is open."""
-        chats = self.model.chat_ids
-        if not chats:
-            return
-        if self._current in chats:
-            place = min(max(chats.index(self._current) + step, 0), len(chats) - 1)
-        else:
-            place = 0 if step > 0 else -1
-        if chats[place] != self._current:
-            self.view.setCurrentIndex(self.model.index_of(chats[place]))
+        self.open_chat.step(step)
 
     @Slot(str)
     def tell(self, words: str) -> None:
@@ -185,19 +138,9 @@ class ConversationList(QWidget):
         super().hideEvent(event)
         self.search.set_shown(False)
 
-    @Slot(QModelIndex, QModelIndex)
-    def _on_current_changed(self, current: QModelIndex, _previous: QModelIndex) -> None:
-        conversation_id = current.data(ListRole.CONVERSATION_ID) if current.isValid() else None
-        if conversation_id and conversation_id != self._current and not self.model.is_refreshing:
-            self._current = conversation_id
-            self.model.set_open(conversation_id)
-            self.chosen.emit(conversation_id)
-
     @Slot(str)
     def _on_entered(self, conversation_id: str) -> None:
-        if conversation_id != self._current:
-            self._current = conversation_id
-            self.chosen.emit(conversation_id)
+        self.open_chat.choose(conversation_id)
         self.entered.emit(conversation_id)
 
     @Slot(int, bool)
@@ -227,45 +170,22 @@ class ConversationList(QWidget):
 
     @Slot(QPoint)
     def _on_menu_requested(self, position: QPoint) -> None:
-        if self._popup is not None:  # one key may ask twice, by itself and by the system
-            return
         index = self.view.indexAt(position)
         ids = self.menu.targets(index)
         if len(ids) == 1:
             self.menu_about_to_show.emit(ids[0])
-        menu = self.menu.menu(index)
-        menu.aboutToHide.connect(self._on_menu_hidden)
-        menu.popup(self.view.viewport().mapToGlobal(position))
-        self._popup = menu if menu.isVisible() else None
-
-    @Slot()
-    def _on_menu_hidden(self) -> None:
-        self._popup = None
-
-    @Slot()
-    def _on_midnight(self) -> None:
-        self.model.refresh_rows()
-        self._wait_for_midnight()
+        self.menu.open_at(position)
 
     @Slot()
     def _on_theme_changed(self) -> None:
         self._logo.setPixmap(pixmap("ember", self._theme.tokens.text, 20, self.devicePixelRatioF()))
         self.view.viewport().update()
 
-    def _is_shown(self, conversation_id: str | None) -> bool:
-        return conversation_id is not None and self.model.index_of(conversation_id).isValid()
-
     def _edit(self, index: QModelIndex) -> None:
         if index.isValid():
             self.search.end()
             self.view.setCurrentIndex(index)
             self.view.edit(index)
-
-    def _wait_for_midnight(self) -> None:
-        """Then chats of today become chats of yesterday."""
-        now = datetime.now().astimezone()
-        midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=1, microsecond=0)
-        self._midnight.start(max(1000, int((midnight - now).total_seconds() * 1000)))
 
     def _retranslate(self) -> None:
         self.filter.setPlaceholderText(self.tr("Search"))
@@ -287,7 +207,7 @@ class ConversationList(QWidget):
         self.model.folder_renamed.connect(self.folder_renamed)
         view, menu = self.view, self.menu
         view.customContextMenuRequested.connect(self._on_menu_requested)
-        view.selectionModel().currentChanged.connect(self._on_current_changed)
+        self.open_chat.chosen.connect(self.chosen)
         view.entered_chat.connect(self._on_entered)
         view.collapse_requested.connect(self._on_collapse_requested)
         view.dropped.connect(self.move_requested)
@@ -301,7 +221,7 @@ class ConversationList(QWidget):
         menu.undo_compression_requested.connect(self.undo_compression_requested)
         menu.delete_requested.connect(self.delete_requested)
         menu.undo_requested.connect(self.undo_bar.undo)
-        self._midnight.timeout.connect(self._on_midnight)
+        self._midnight.passed.connect(self.model.refresh_rows)
         self._theme.changed.connect(self._on_theme_changed)
 
     def _lay_out(self) -> None:
