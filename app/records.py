@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-import sys
-from array import array
+import struct
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
@@ -18,6 +17,8 @@ from engine.protocol.events import CacheReading, FinishReason, TurnStatistics
 
 _log = logging.getLogger(__name__)
 _FIELDS = {record: frozenset(known.name for known in fields(record)) for record in (CacheReading, TurnStatistics)}
+_ROLES = {role.value: role for role in Role}
+_STATES = {state.value: state for state in MessageState}
 _WHOLE_OPTIONS = ("top_k", "max_new_tokens")  # the others are fractions
 
 
@@ -44,10 +45,10 @@ def message_from(row: dict[str, Any], parent_id: int | None, version: tuple[int,
     return Message(
         id=row["id"],
         conversation_id=row["conversation_id"],
-        role=Role(row["role"]),
+        role=_ROLES[row["role"]],
         text=row["text"],
         created_at=datetime.fromisoformat(row["created_at"]),
-        state=MessageState(row["state"]),
+        state=_STATES[row["state"]],
         token_ids=ids_from_blob(row["token_ids"]),
         tokenizer_id=row["tokenizer_id"],
         finish_reason=FinishReason(row["finish_reason"]) if row["finish_reason"] else None,
@@ -114,23 +115,14 @@ def _list(text: str) -> list[Any]:
 
 def ids_to_blob(token_ids: tuple[int, ...] | None) -> bytes | None:
     """Little-endian uint32, four bytes an id."""
-    if token_ids is None:
-        return None
-    values = array("I", token_ids)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values.tobytes()
+    return None if token_ids is None else struct.pack(f"<{len(token_ids)}I", *token_ids)
 
 
 def ids_from_blob(blob: bytes | None) -> tuple[int, ...] | None:
     """The ids, or None where there are none or the bytes are no whole ids (the text is then tokenized again)."""
     if blob is None or len(blob) % 4:
         return None
-    values = array("I")
-    values.frombytes(blob)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return tuple(values)
+    return struct.unpack(f"<{len(blob) // 4}I", blob)
 
 
 def statistics_to_json(statistics: TurnStatistics | None) -> str | None:

@@ -166,7 +166,7 @@ class Messages(Folders):
         """Read from an index alone: the texts are not touched."""
         table = f"{schema_of(conversation_id)}.messages"
         rows = self._rows(f"SELECT id, parent_id, is_selected FROM {table} WHERE conversation_id = ?", conversation_id)
-        return MessageTree(Link(known, parent_id, bool(is_selected)) for known, parent_id, is_selected in rows)
+        return MessageTree(Link(known, parent_id, is_selected == 1) for known, parent_id, is_selected in rows)
 
     def _around(self, message_id: int) -> tuple[str, MessageTree]:
         """The conversation of a message and its tree. Raises UnknownMessageError."""
