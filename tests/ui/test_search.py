@@ -20,6 +20,7 @@ from app.errors import DatabaseBusyError
 from app.paths import resources_dir
 from engine.protocol.commands import Role
 from tests.ui.chats import chat, titles
+from tests.ui.conftest import Desk, OpenDesk
 from ui.sidebar import announce
 from ui.sidebar.conversation_list import ConversationList
 from ui.sidebar.search_field import DEBOUNCE_MS
@@ -367,3 +368,40 @@ def test_a_row_of_what_was_found_is_named_for_a_screen_reader(three: Room) -> No
     assert [model.index(row, 0).data(role) for row in range(2)] == ["빵집 이름", "한글로 된 bread"]
     assert three.sidebar.results.view.accessibleName() == "Found"
     assert three.sidebar.filter.accessibleName() == "Search titles and texts"
+
+
+# in the whole window
+
+
+def test_in_the_window_a_hit_opens_its_message_and_esc_goes_home_in_two_steps(open_desk: OpenDesk) -> None:
+    ids: list[str] = []
+    desk = open_desk(fill=lambda desk: ids.extend(desk.add_conversation(name, 3) for name in ("old", "new")))
+    window, sidebar = desk.window, desk.window.sidebar
+    window.activateWindow()
+    desk.qtbot.waitActive(window)
+    window.controller.open(ids[1])
+    sidebar.focus_filter()
+    QTest.keyClicks(sidebar.filter, "question 1")
+    desk.qtbot.waitUntil(sidebar.results.isVisible)
+    assert sidebar.results.count.text() == "2 chats"
+    view = sidebar.results.view
+    view.setFocus()
+    view.setCurrentIndex(sidebar.results.model.index(3, 0))
+    QTest.keyClick(view, Qt.Key.Key_Return)
+    desk.settle()
+    assert window.controller.current == ids[0]
+    assert sidebar.results.isVisible()
+    sidebar.focus_filter()
+    QTest.keyClick(sidebar.filter, Qt.Key.Key_Escape)
+    assert (sidebar.filter.text(), sidebar.results.isVisible()) == ("", False)
+    assert sidebar.view.selected_ids == [ids[0]]
+    assert sidebar.filter.hasFocus()
+    QTest.keyClick(sidebar.filter, Qt.Key.Key_Escape)
+    assert window.page.composer.edit.hasFocus()
+
+
+def test_in_the_window_esc_still_stops_a_reply_while_the_field_is_empty(desk: Desk) -> None:
+    request = desk.send("hello")
+    desk.window.sidebar.focus_filter()
+    QTest.keyClick(desk.window.sidebar.filter, Qt.Key.Key_Escape)
+    assert desk.engine.cancelled == [request.request_id]

@@ -25,6 +25,7 @@ from app.exchange.incoming import IncomingConversation
 
 _SLICE_S = 0.03
 _POLL_MS = 20
+_PAUSE_MS = 5  # between slices: the window's own events come first
 _log = logging.getLogger(__name__)
 
 
@@ -94,7 +95,7 @@ class ImportJob(QObject):
             except AppError as error:
                 self._end_with(error)
                 return
-            self._timer.setInterval(0)
+            self._timer.setInterval(_PAUSE_MS)
 
     def _store_slice(self) -> None:
         until = time.monotonic() + _SLICE_S
