@@ -76,7 +76,6 @@ class ConversationHeads(StoreBase):
         self._change("conversations", conversation_id, title=title)
 
     def set_draft(self, conversation_id: str, draft: Draft) -> None:
-        draft = Draft(draft) if isinstance(draft, str) else draft
         attachments = attachments_to_json(draft.attachments)
         self._change("conversations", conversation_id, draft=draft.text, draft_attachments=attachments)
 

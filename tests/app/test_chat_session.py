@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.chat_session import ChatSession
-from app.conversation import MessageState
+from app.conversation import Draft, MessageState
 from app.conversation_store import IN_MEMORY, ConversationStore
 from app.errors import (
     BusyError,
@@ -187,7 +187,7 @@ def test_the_title_is_the_first_line_of_the_first_message(session, store):
 
 def test_sending_empties_the_draft(session, store):
     conversation = session.new_conversation()
-    store.set_draft(conversation.id, "Hel")
+    store.set_draft(conversation.id, Draft("Hel"))
     session.send(conversation.id, "Hello")
     assert store.conversation(conversation.id).draft.text == ""
 
@@ -282,7 +282,7 @@ def test_a_message_that_goes_back_stands_before_what_was_typed_since(session, st
     conversation = session.new_conversation()
     session.handle(finished(session.send(conversation.id, "first"), "ok", 1))
     request_id = session.send(conversation.id, "long")
-    store.set_draft(conversation.id, "typed since")
+    store.set_draft(conversation.id, Draft("typed since"))
     session.handle(failed(request_id, ContextOverflowError("Too long."), conversation.id))
     kept = store.conversation(conversation.id)
     assert (kept.draft.text, kept.title) == ("long\ntyped since", "first")
@@ -483,7 +483,7 @@ def test_an_engine_that_stops_leaves_no_reply_open(session, store):
 
 def test_nothing_is_asked_where_the_message_cannot_be_stored(session, store, engine, monkeypatch):
     conversation = session.new_conversation()
-    store.set_draft(conversation.id, "Hello")
+    store.set_draft(conversation.id, Draft("Hello"))
     real = store.add_message
 
     def fill_up_at_the_reply(conversation_id, role, text, **options):
@@ -540,7 +540,7 @@ def test_no_order_of_events_and_wishes_breaks_the_store(store, engine, clock, to
                 case 3:
                     session.stop(known)
                 case 4:
-                    session.delete(known) if chance.random() < 0.3 else store.set_draft(known, "draft")
+                    session.delete(known) if chance.random() < 0.3 else store.set_draft(known, Draft("draft"))
                 case 5:
                     requests.append(session.load_model(Path(f"models/{chance.randrange(3)}"), Weights.BITS_16))
                 case _:
