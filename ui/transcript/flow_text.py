@@ -16,6 +16,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser, QWidget
 
 from ui.theme import Theme
+from ui.tokens import Tokens
 from ui.transcript.block_marks import paint_marks
 from ui.transcript.link_question import LinkQuestion
 from ui.transcript.plain_text import document_text
@@ -39,6 +40,7 @@ class FlowText(QTextBrowser):
         self.setSizePolicy(policy)
         self.anchorClicked.connect(self._on_anchor_clicked)
         self.document().contentsChanged.connect(self._on_contents_changed)
+        self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
 
     def natural_width(self, at_most: int) -> int:
         """The width the text takes when it may be `at_most` wide."""
@@ -74,7 +76,7 @@ class FlowText(QTextBrowser):
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
         painter = QPainter(self.viewport())
-        paint_marks(painter, self.document(), self._theme.tokens, event.rect(), self.width())
+        paint_marks(painter, self.document(), self._tokens(), event.rect(), self.width())
         painter.end()
 
     def createMimeDataFromSelection(self) -> QMimeData:
@@ -84,11 +86,20 @@ class FlowText(QTextBrowser):
         result.setText(document_text(self.document(), cursor.selectionStart(), cursor.selectionEnd()))
         return result
 
+    def _tokens(self) -> Tokens:
+        return self._theme.tokens
+
     @Slot()
     def _on_contents_changed(self) -> None:
         """Only another text asks for another layout: another width comes from one, and would ask for ever."""
         self._heights.clear()
         self.updateGeometry()
+
+    @Slot(int)
+    def _on_scrolled(self, value: int) -> None:
+        """Between a new text and the height for it, a selection or a key could scroll; lines would be out of place."""
+        if value:
+            self.verticalScrollBar().setValue(0)
 
     @Slot(QUrl)
     def _on_anchor_clicked(self, url: QUrl) -> None:

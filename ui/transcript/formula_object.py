@@ -19,6 +19,7 @@ from PySide6.QtGui import (
 from PySide6.QtSvg import QSvgRenderer
 
 from ui.theme import ui_font
+from ui.tokens import LINE_HEIGHT_PX
 from ui.transcript.typeset import Formula, typeset
 
 FORMULA_TYPE = int(QTextFormat.ObjectTypes.UserObject) + 1
@@ -26,6 +27,7 @@ LATEX_PROPERTY = int(QTextFormat.Property.UserProperty) + 11  # how it was writt
 DISPLAY_PROPERTY = int(QTextFormat.Property.UserProperty) + 12  # stands alone, set larger
 _EM_PROPERTY = int(QTextFormat.Property.UserProperty) + 13
 _SHARE_PROPERTY = int(QTextFormat.Property.UserProperty) + 14
+_RISE_PROPERTY = int(QTextFormat.Property.UserProperty) + 15  # at least so far above the baseline
 
 _EM_SHARE = 1.14  # the formula's letters are small for their size
 _OBJECT = "\ufffc"
@@ -48,6 +50,8 @@ def insert_formula(
     result.setProperty(DISPLAY_PROPERTY, is_display)
     result.setProperty(_EM_PROPERTY, em)
     result.setProperty(_SHARE_PROPERTY, share)
+    # A line has its free space above it; one that a formula makes taller keeps it, so that lines stay evenly apart.
+    result.setProperty(_RISE_PROPERTY, 0 if is_display else LINE_HEIGHT_PX - QFontMetrics(base.font()).descent())
     cursor.insertText(_OBJECT, result)
     return True
 
@@ -73,7 +77,8 @@ class FormulaObject(QPyTextObject):
         if formula is None:
             return QSizeF(0, 0)
         em *= _fit(doc, posInDocument, format, formula.width * em)
-        return QSizeF(ceil(formula.width * em), ceil(formula.ascent * em) + below)
+        above = max(ceil(formula.ascent * em), int(format.property(_RISE_PROPERTY)))
+        return QSizeF(ceil(formula.width * em), above + below)
 
     def drawObject(
         self,

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QWidget
 
 from ui.markdown.blocks import Block, block_spans
 from ui.theme import Theme
+from ui.tokens import Tokens
 from ui.transcript.flow_text import FlowText
 from ui.transcript.footnotes import Footnotes
 from ui.transcript.prose_document import ProseWriter
@@ -67,7 +68,8 @@ class ProsePart(FlowText):
         self._update_focus_policy()
 
     def _new_writer(self) -> ProseWriter:
+        return ProseWriter(self.document(), self._tokens(), self._is_first, self._notes)
+
+    def _tokens(self) -> Tokens:
         tokens = self._theme.tokens
-        if self._is_quiet:
-            tokens = replace(tokens, text=tokens.muted)
-        return ProseWriter(self.document(), tokens, self._is_first, self._notes)
+        return replace(tokens, text=tokens.muted) if self._is_quiet else tokens
