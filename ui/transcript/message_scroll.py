@@ -23,7 +23,8 @@ from ui.transcript.message_window import BOTTOM_PX, Anchor, MessageWindow
 from ui.transcript.view_mark import ViewMark
 
 _SLICE_S = 0.006
-_TAKEN_PER_SLICE = 2
+_TAKEN_PER_SLICE = 3
+_MANY_WIDGETS = 40  # more are taken down even while there is something to build
 _AT_END_PX = 12
 _PAGE_OVERLAP_PX = 40
 _TAIL_GAP_PX = 20
@@ -219,7 +220,7 @@ class MessageScroll(QAbstractScrollArea):
             value = self._value_after(kept)
             if ends is not None and perf_counter() > ends:
                 break
-        taken = rows.take_far(value, _TAKEN_PER_SLICE) if row is None and ends is not None else []
+        taken = rows.take_far(value, _TAKEN_PER_SLICE) if row is None or len(rows.widgets) > _MANY_WIDGETS else []
         self._discard(taken)
         self._settle(value)
         is_more = row is not None or bool(taken) or ends is None

@@ -57,6 +57,10 @@ class MessageWidget(QWidget):
     def is_live(self) -> bool:
         return False
 
+    def markdown(self) -> str:
+        """What is copied."""
+        return self.text
+
     def plain_text(self) -> str:
         """The words without marks."""
         return self.text
@@ -126,7 +130,7 @@ class MessageWidget(QWidget):
             return
         match action:
             case Action.COPY | Action.COPY_MARKDOWN:
-                QGuiApplication.clipboard().setText(self.text)
+                QGuiApplication.clipboard().setText(self.markdown())
                 self.toolbar.show_copied()
             case Action.COPY_TEXT:
                 QGuiApplication.clipboard().setText(self.plain_text())

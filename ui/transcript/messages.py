@@ -152,8 +152,14 @@ class AssistantMessage(MessageWidget):
         """Whether nothing that has arrived waits to be drawn."""
         return not self._pending
 
+    def markdown(self) -> str:
+        """Of what the model thought only what is open."""
+        if self._pending:
+            self._flush()
+        return self.body.markdown()
+
     def plain_text(self) -> str:
-        return self.body.plain_text()
+        return self.body.plain_text().removesuffix("▍")
 
     def show_message(self, message: Message, *, is_last: bool = False) -> None:
         """Show a whole reply for the first time."""
