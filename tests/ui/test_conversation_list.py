@@ -9,7 +9,7 @@ import pytest
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, Qt
 from PySide6.QtGui import QAction, QImage, QInputMethodEvent
 from PySide6.QtTest import QAbstractItemModelTester, QTest
-from PySide6.QtWidgets import QApplication, QLineEdit, QMenu
+from PySide6.QtWidgets import QApplication, QLabel, QLineEdit, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.conversation import Folder
@@ -142,6 +142,16 @@ def test_after_midnight_a_chat_of_today_is_one_of_yesterday(sidebar: Conversatio
     sidebar._midnight.timer.timeout.emit()
     assert titles(sidebar) == ["Yesterday", "a"]
     assert 0 < sidebar._midnight.timer.remainingTime() <= 24 * 3_600_000 + 1000
+
+
+def test_in_a_narrow_window_the_words_take_the_room_of_the_key(sidebar: ConversationList) -> None:
+    button = sidebar.new_button
+    (key,) = button.findChildren(QLabel)
+    for is_narrow, width in ((True, 208), (False, 264)):
+        sidebar.set_narrow(is_narrow)
+        QApplication.processEvents()
+        assert (sidebar.width(), key.isVisible()) == (width, not is_narrow)
+        assert button.sizeHint().width() <= button.width() - (0 if is_narrow else key.width())
 
 
 # a refresh

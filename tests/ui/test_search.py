@@ -366,7 +366,7 @@ def test_a_row_of_what_was_found_is_named_for_a_screen_reader(three: Room) -> No
     three.look_for("bread")
     model, role = three.sidebar.results.model, Qt.ItemDataRole.AccessibleTextRole
     assert [model.index(row, 0).data(role) for row in range(2)] == ["빵집 이름", "한글로 된 bread"]
-    assert three.sidebar.results.view.accessibleName() == "Found"
+    assert three.sidebar.results.view.accessibleName() == "Search results"
     assert three.sidebar.filter.accessibleName() == "Search titles and texts"
 
 

@@ -61,7 +61,7 @@ class ConversationDelegate(QStyledItemDelegate):
 
     def updateEditorGeometry(self, editor: QWidget, option: QStyleOptionViewItem, index: _Index) -> None:
         rect: QRect = option.rect
-        editor.setGeometry(rect.adjusted(_indent(index.data(ListRole.ROW)) + _TEXT_X - 11, 1, 0, -1))
+        editor.setGeometry(rect.adjusted(_indent(index.data(ListRole.ROW)) + _TEXT_X - 8, 1, 0, -1))
 
     def _paint_heading(self, painter: QPainter, rect: QRect, row: HeadingRow, text: str, is_dropped_on: bool) -> None:
         colour = self._theme.color("text" if is_dropped_on else "muted")

@@ -76,7 +76,7 @@ class SearchResults(QWidget):
         column.addWidget(self.count)
         column.addWidget(self.view, 1)
         theme.changed.connect(self.view.viewport().update)
-        self.setAccessibleName(self.tr("Found"))
+        self.setAccessibleName(self.tr("Search results"))
 
     def show_rows(self, rows: Sequence[FoundRow]) -> None:
         """The row with the cursor keeps it where it is found again."""
@@ -109,7 +109,7 @@ class SearchResults(QWidget):
         self._on_entered(index)
 
     def retranslate(self) -> None:
-        self.view.setAccessibleName(self.tr("Found"))
+        self.view.setAccessibleName(self.tr("Search results"))
 
     @Slot(QModelIndex)
     def _on_entered(self, index: QModelIndex) -> None:
