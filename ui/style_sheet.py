@@ -46,7 +46,7 @@ QPushButton:disabled { color: $muted; }
 QPushButton[kind="accent"] { background: $accent; color: $on_accent; border: 2px solid $accent; font-weight: 600;
     padding: 6px 14px; }
 QPushButton[kind="accent"]:hover { background: $accent_hover; border-color: $accent_hover; }
-QPushButton[kind="accent"]:focus { border-color: $text; padding: 6px 14px; }
+QPushButton[kind="accent"]:focus { border: 4px double $on_accent; padding: 4px 12px; }
 QPushButton[kind="accent"]:disabled { background: $line; border-color: $line; color: $muted_strong; }
 QPushButton[kind="flat"] { background: transparent; color: $muted; border: 1px solid transparent; border-radius: 4px;
     padding: 1px 5px; font-size: ${secondary}px; }
@@ -74,7 +74,8 @@ QPushButton[kind="suggestion"]:focus { padding: 9px 13px; }
 QPushButton[kind="new"] { text-align: left; padding: 0px 8px; font-weight: 500; }
 QPushButton[kind="new"]:focus { padding: 0px 7px; }
 
-QRadioButton, QCheckBox { color: $text; spacing: 8px; padding: 2px 0px; background: transparent; }
+QRadioButton, QCheckBox { color: $text; spacing: 8px; padding: 1px 2px 1px 1px; background: transparent;
+    border: 2px solid transparent; border-radius: 6px; }
 QRadioButton:disabled, QCheckBox:disabled { color: $muted; }
 QRadioButton::indicator, QCheckBox::indicator { width: 14px; height: 14px; border: 1px solid $muted;
     background: $surface; }
@@ -82,10 +83,7 @@ QRadioButton::indicator { border-radius: 8px; }
 QCheckBox::indicator { border-radius: 4px; }
 QRadioButton::indicator:checked { width: 6px; height: 6px; border: 5px solid $accent; background: $surface; }
 QCheckBox::indicator:checked { border: 1px solid $accent; background: $accent; image: url("$check"); }
-QRadioButton::indicator:focus { border-color: $text; }
-QCheckBox::indicator:focus, QCheckBox::indicator:checked:focus { border: 2px solid $text; width: 12px;
-    height: 12px; }
-QRadioButton:focus, QCheckBox:focus { color: $accent; }
+QRadioButton:focus, QCheckBox:focus { border-color: $accent; }
 
 QFrame#composerCard { background: $surface; border: 1px solid $line; border-radius: ${composer}px; }
 QFrame#composerCard[active="true"] { border: 1px solid $focus_line; }
@@ -131,8 +129,10 @@ QSlider::sub-page:horizontal:disabled { background: $muted; }
 QPlainTextEdit[kind="field"] { background: $surface; border: 1px solid $line; border-radius: ${control}px;
     padding: 4px 6px; }
 QPlainTextEdit[kind="field"]:focus { border: 2px solid $accent; padding: 3px 5px; }
-QListWidget#settingsGroups { border: 1px solid transparent; border-radius: ${control}px; }
-QListWidget#settingsGroups:focus { border: 1px solid $accent; }
+QScrollArea[kind="pane"] { border: 2px solid transparent; border-radius: ${control}px; }
+QScrollArea[kind="pane"]:focus { border-color: $accent; }
+QListWidget#settingsGroups { border: 2px solid transparent; border-radius: ${control}px; }
+QListWidget#settingsGroups:focus { border: 2px solid $accent; }
 QListWidget#settingsGroups::item { padding: 7px 10px; border-radius: 6px; color: $text; }
 QListWidget#settingsGroups::item:hover { background: $hover; }
 QListWidget#settingsGroups::item:selected { background: $selection; color: $text; }

@@ -55,6 +55,7 @@ class ShortcutsDialog(QDialog):
             rows.addSpacing(SPACE_M)
         rows.addStretch(1)
         self._scroll = QScrollArea()
+        self._scroll.setProperty("kind", "pane")
         self._scroll.setWidget(content)
         self._scroll.setWidgetResizable(True)
         self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
