@@ -27,20 +27,21 @@ LEAF: Final = _Place.LEAF  # below the last message shown; None would be a new f
 class Messages(Folders):
     def messages(self, conversation_id: str) -> list[Message]:
         """The branch shown, oldest first; none for an unknown conversation."""
-        tree = self._tree_of(conversation_id)
-        shown = tree.shown()
-        if len(shown) == len(tree):
-            return self._messages(conversation_id, tree)
-        return self._messages(conversation_id, tree, only=shown)
+        with self.transaction():  # another process may be writing: both looks have to see the same
+            tree = self._tree_of(conversation_id)
+            shown = tree.shown()
+            return self._messages(conversation_id, tree, only=None if len(shown) == len(tree) else shown)
 
     def tree(self, conversation_id: str) -> list[Message]:
         """Every message of every branch, by id."""
-        return self._messages(conversation_id, self._tree_of(conversation_id))
+        with self.transaction():
+            return self._messages(conversation_id, self._tree_of(conversation_id))
 
     def message(self, message_id: int) -> Message:
         """Raises UnknownMessageError."""
-        conversation_id, tree = self._around(message_id)
-        return self._messages(conversation_id, tree, only=[message_id])[0]
+        with self.transaction():
+            conversation_id, tree = self._around(message_id)
+            return self._messages(conversation_id, tree, only=[message_id])[0]
 
     def versions(self, message_id: int) -> list[int]:
         """The ids of the siblings, itself included, oldest first. Raises UnknownMessageError."""

@@ -56,12 +56,13 @@ class Search(Copies):
                 return self._hits(words, limit)
 
     def _hits(self, words: _Words, limit: int) -> list[SearchHit]:
-        found = list(islice(self._found(words), limit))
         texts: dict[int, str] = {}
-        for schema in SCHEMAS:
-            ids = as_list(known for _, known, _ in found if known is not None and schema_of(known) == schema)
-            sql = f"SELECT id, text FROM {schema}.messages WHERE id IN (SELECT value FROM json_each(?))"
-            texts.update(self._open_db.execute(sql, [ids]).fetchall())
+        with self._open_db.atomic():  # another process may be writing: every look has to see the same
+            found = list(islice(self._found(words), limit))
+            for schema in SCHEMAS:
+                ids = as_list(known for _, known, _ in found if known is not None and schema_of(known) == schema)
+                sql = f"SELECT id, text FROM {schema}.messages WHERE id IN (SELECT value FROM json_each(?))"
+                texts.update(self._open_db.execute(sql, [ids]).fetchall())
         return [
             SearchHit(conversation_id, known, *excerpt_of(title if known is None else texts[known], words.all))
             for conversation_id, known, title in found

@@ -201,6 +201,44 @@ def test_another_connection_reads_while_this_one_writes(store, data_dir):
         reader.close()
 
 
+def test_what_another_connection_writes_while_this_one_reads_is_seen_whole_or_not_at_all(store, data_dir, monkeypatch):
+    conversation = store.create_conversation()
+    first = store.add_message(conversation.id, Role.USER, "first words")
+    reader = ConversationStore(data_dir / "ember.db")
+    look, find = reader._tree_of, reader._found
+
+    def look_while_another_writes(conversation_id):
+        tree = look(conversation_id)
+        store.add_message(conversation.id, Role.USER, "more words")
+        return tree
+
+    def find_while_another_deletes(words):
+        found = list(find(words))
+        store.delete_conversation(conversation.id)
+        return iter(found)
+
+    monkeypatch.setattr(reader, "_tree_of", look_while_another_writes)
+    monkeypatch.setattr(reader, "_found", find_while_another_deletes)
+    try:
+        assert [message.id for message in reader.messages(conversation.id)] == [first.id]
+        assert len(reader.tree(conversation.id)) == 2
+        assert reader.message(first.id).text == "first words"
+        assert len(reader.search("first")) == 1
+        assert reader.conversations() == []
+    finally:
+        reader.close()
+
+
+def test_half_a_character_never_stops_a_text_from_being_kept(store):
+    """A file's name, or what a clipboard held, may have a lone surrogate, which no database takes."""
+    conversation = store.create_conversation()
+    store.set_draft(conversation.id, Draft("a\ud800b", (Attachment("\udcff.txt", "x", 1),)))
+    store.add_message(conversation.id, Role.USER, "c\ud83d", attachments=[Attachment("\udcff.txt", "x", 1)])
+    kept = store.conversation(conversation.id).draft
+    assert (kept.text, kept.attachments[0].name) == ("a\ufffdb", "\ufffd.txt")
+    assert store.messages(conversation.id)[0].text == "c\ufffd"
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     file = tmp_path / "file"
     file.write_text("in the way")
