@@ -435,6 +435,26 @@ def test_files_that_fill_the_context_are_refused_without_asking(
     assert session.asked == [("chat", Draft("read", (NOTES,)))]
 
 
+def test_of_a_book_only_as_much_is_counted_as_says_that_it_is_too_long(
+    session: FakeSession, composer: Composer, feed: CostFeed
+) -> None:
+    book, spaces = Attachment("book.txt", "word " * 100_000, 500_000), Attachment("spaces.txt", " " * 70_000, 70_000)
+    composer.show_draft(Draft("", (book, spaces)), owner="chat")
+    settle(feed)
+    assert [len(text) for text in session.counted[0]] == [8 * 8192, 8 * 8192]
+    feed.take(TokensCounted("count 1", (13_108, 900), 8192))
+    assert [chip.details.text() for chip in composer.files.chips] == ["500 kB · over 13,108 tokens", "70 kB · …"]
+    settle(feed)
+    assert session.counted[1:] == [(spaces.text,)]  # a part said too little
+    feed.take(TokensCounted("count 2", (960,), 8192))
+    assert composer.files.chips[1].details.text() == "70 kB · 960 tokens"
+    settle(feed)
+    assert composer.hint.text().startswith("The files have over 14,068 tokens, but SmolLM2-135M-Instruct reads at most")
+    composer.files.chips[0].remove_button.click()
+    settle(feed)
+    assert session.asked[-1] == ("chat", Draft("", (spaces,)))
+
+
 def test_without_a_model_files_have_a_size_only(session: FakeSession, composer: Composer, feed: CostFeed) -> None:
     session.model = None
     composer.show_draft(Draft("", (NOTES,)), owner="chat")

@@ -5,7 +5,7 @@ Invariant: a file that is still being read when another draft is shown goes to t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal, Slot
@@ -115,11 +115,12 @@ class AttachmentBar(QScrollArea):
         self._refuse(name, error)
         self._fit()
 
-    def show_tokens(self, counts: Mapping[str, int], is_counting: bool) -> None:
-        """`counts` by text; the others are unknown, and come if `is_counting`."""
+    def show_tokens(self, counts: Mapping[str, int], is_counting: bool, more: Container[str] = ()) -> None:
+        """`counts` by text, those in `more` being at least that; others are unknown, and come if `is_counting`."""
         for chip in self._chips:
             if chip.attachment is not None:
-                chip.show_tokens(counts.get(chip.attachment.text), is_counting)
+                text = chip.attachment.text
+                chip.show_tokens(counts.get(text), is_counting, text in more)
         self._fit()
 
     # slots

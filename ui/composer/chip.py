@@ -18,7 +18,7 @@ _ICON_PX = 14
 class Chip(QFrame):
     """While it is read there is no size yet; a file that cannot be read shows why instead.
 
-    `attachment` is None in both cases. `num_tokens` None: not known; `is_counting`: it will be.
+    `attachment` is None in both cases. `num_tokens` None: not known; `is_counting`: it will be; `is_more`: over that.
     """
 
     remove_requested = Signal()
@@ -30,6 +30,7 @@ class Chip(QFrame):
         self.attachment: Attachment | None = None
         self.problem: str | None = None
         self.num_tokens: int | None = None
+        self.is_more = False
         self.is_counting = False
         self._icon = QLabel()
         self.label = QLabel()
@@ -66,9 +67,9 @@ class Chip(QFrame):
         self.problem = sentence
         self.refresh()
 
-    def show_tokens(self, num_tokens: int | None, is_counting: bool) -> None:
-        if (num_tokens, is_counting) != (self.num_tokens, self.is_counting):
-            self.num_tokens, self.is_counting = num_tokens, is_counting
+    def show_tokens(self, num_tokens: int | None, is_counting: bool, is_more: bool = False) -> None:
+        if (num_tokens, is_counting, is_more) != (self.num_tokens, self.is_counting, self.is_more):
+            self.num_tokens, self.is_counting, self.is_more = num_tokens, is_counting, is_more
             self.refresh()
 
     def refresh(self) -> None:
@@ -128,7 +129,7 @@ class Chip(QFrame):
             return self.tr("Reading…")
         size = numbers.size(self.attachment.num_bytes)
         if self.num_tokens is not None:
-            return f"{size} · {tokens(self.num_tokens)}"
+            return f"{size} · {tokens(self.num_tokens, self.is_more)}"
         return f"{size} · …" if self.is_counting else size
 
     def _paint_icons(self) -> None:

@@ -21,7 +21,6 @@ from engine.protocol.events import (
     EngineStopped,
     Estimated,
     Failed,
-    ModelInfo,
     ModelLoaded,
     PressureActed,
     TokensCounted,
@@ -29,21 +28,16 @@ from engine.protocol.events import (
 )
 from ui.composer.composer import Composer
 from ui.composer.cost_words import Cost, cost_of, files_too_long
+from ui.composer.token_counts import CountSession, TokenCounts
 
 _ASK_MS = 250
 _LOST_S = 120.0  # an answer that has not come by then is no longer waited for
-_MOST_COUNTS = 64
 
 
-class CostSession(Protocol):
+class CostSession(CountSession, Protocol):
     """The part of `ChatSession` that is used."""
 
-    @property
-    def model(self) -> ModelInfo | None: ...
-
     def estimate(self, conversation_id: str | None, draft: Draft) -> str: ...
-
-    def count_tokens(self, texts: tuple[str, ...]) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +65,7 @@ class CostFeed(QObject):
         self._clock = clock
         self._conversation_id: str | None = None
         self._question: _Question | None = None
-        self._counting: tuple[str, tuple[str, ...]] | None = None  # request id, texts
-        self._counts: dict[str, int] = {}  # by text, under the model loaded
+        self._counts = TokenCounts(session)
         self._is_stale = False  # something changed since the question was put
         self._words: Callable[[], Cost | None] = _nothing
         self._timer = QTimer(self, singleShot=True, interval=_ASK_MS)
@@ -163,17 +156,14 @@ class CostFeed(QObject):
 
     def _fits_by_counts(self, draft: Draft) -> bool:
         """False: the files alone are too long, which is told; or nobody knows yet, and counting them comes first."""
-        texts = [file.text for file in draft.attachments]
-        unknown = tuple(dict.fromkeys(text for text in texts if text not in self._counts))
-        if unknown:
-            if self._counting is None:
-                self._counting = (self._session.count_tokens(unknown), unknown)
-                self._show_counts()
+        texts, model = _texts_of(draft), self._session.model
+        if not self._counts.are_known(texts):
+            self._show_counts()
             return False
-        model, num_tokens = self._session.model, sum(self._counts[text] for text in texts)
+        num_tokens, is_more = self._counts.total(texts)
         if model is None or num_tokens < model.context_length:
             return True
-        self._show(partial(files_too_long, num_tokens, model.context_length, model.name))
+        self._show(partial(files_too_long, num_tokens, is_more, model.context_length, model.name))
         return False
 
     def _on_estimated(self, event: Estimated) -> bool:
@@ -197,13 +187,8 @@ class CostFeed(QObject):
         return True
 
     def _on_counted(self, event: TokensCounted) -> bool:
-        if self._counting is None or event.request_id != self._counting[0]:
+        if not self._counts.take(event, shown=_texts_of(self._composer.draft)):
             return False
-        texts, self._counting = self._counting[1], None
-        self._counts.update(zip(texts, event.counts, strict=False))
-        shown = {file.text for file in self._composer.draft.attachments}
-        for text in [text for text in self._counts if text not in shown][: max(0, len(self._counts) - _MOST_COUNTS)]:
-            del self._counts[text]
         self._show_counts()
         self.refresh()
         return True
@@ -213,9 +198,7 @@ class CostFeed(QObject):
             self._question = None
             self._show(_nothing)
             return True
-        if self._counting is not None and event.request_id == self._counting[0]:
-            self._counting = None
-            self._show_counts()
+        if self._counts.take(event, shown=()):
             return True
         if event.conversation_id is None:  # a load
             self._forget_model()
@@ -223,12 +206,13 @@ class CostFeed(QObject):
         return False
 
     def _forget_model(self) -> None:
-        self._question = self._counting = None
-        self._counts.clear()
+        self._question = None
+        self._counts.forget()
         self._show_counts()
 
     def _show_counts(self) -> None:
-        self._composer.files.show_tokens(self._counts, is_counting=self._session.model is not None)
+        is_counting = self._session.model is not None
+        self._composer.files.show_tokens(self._counts.by_text, is_counting, self._counts.more)
 
     def _show(self, words: Callable[[], Cost | None]) -> None:
         self._words = words  # to be said again in another language
@@ -244,3 +228,7 @@ class CostFeed(QObject):
 
 def _nothing() -> None:
     return None
+
+
+def _texts_of(draft: Draft) -> list[str]:
+    return [file.text for file in draft.attachments]

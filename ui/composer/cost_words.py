@@ -51,15 +51,17 @@ def cost_of(event: Estimated, model_name: str, *, is_blank: bool, has_files: boo
     return Cost(words + _time(event.seconds) + _reason(event) + _dropped(event.num_dropped), strong)
 
 
-def files_too_long(num_tokens: int, context_length: int, model_name: str) -> Cost:
-    """The files alone fill the context."""
-    strong = tokens(num_tokens)
+def files_too_long(num_tokens: int, is_more: bool, context_length: int, model_name: str) -> Cost:
+    """The files alone fill the context. `is_more`: not all of their tokens are counted."""
+    strong = tokens(num_tokens, is_more)
     words = _tr("The files have {tokens}, but {model} reads at most {most} in all; remove or shorten them")
     most = numbers.count(context_length)
     return Cost(words.format(tokens=strong, model=model_name, most=most), strong, is_refused=True)
 
 
-def tokens(number: int) -> str:
+def tokens(number: int, is_more: bool = False) -> str:
+    if is_more:
+        return _tr("over {count} tokens").format(count=numbers.count(number))
     return _tr("1 token") if number == 1 else _tr("{count} tokens").format(count=numbers.count(number))
 
 
