@@ -11,6 +11,7 @@ from app.engine_port import engine_config
 from app.errors import NewerSettingsError, ReadOnlyError, SettingsImportError, StorageError
 from app.paths import DataPaths
 from app.presets import Preset, Presets
+from app.scale import scale_window
 from app.settings import Group, Settings, load_settings, read_settings, save_settings
 from app.settings_exchange import export_settings, read_exported_settings
 from engine.protocol.config import ContextPolicy, EngineConfig, Sampling, Weights
@@ -246,3 +247,25 @@ def test_an_export_that_fails_leaves_no_half_file(tmp_path, monkeypatch):
     with pytest.raises(StorageError):
         export_settings(tmp_path / "out.json", Settings(), [])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "before", "after"),
+    [
+        ('{"scale_percent": 150}', None, "1.5"),
+        ('{"scale_percent": 125, "theme": "pink"}', "2", "2.5"),
+        ('{"scale_percent": 125}', "large", "1.25"),
+        ('{"scale_percent": 100}', None, None),
+        ('{"scale_percent": 999}', "2", "2"),
+        ("{", None, None),
+        (None, None, None),
+    ],
+)
+def test_the_window_is_scaled_before_qt_begins(tmp_path, stored, before, after):
+    path = tmp_path / "settings.json"
+    if stored is not None:
+        path.write_text(stored)
+    environment = {} if before is None else {"QT_SCALE_FACTOR": before}
+    scale_window(path, environment)
+    assert environment.get("QT_SCALE_FACTOR") == after
+    assert path.exists() is (stored is not None)  # a damaged one is left to `read_settings`
