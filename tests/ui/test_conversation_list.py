@@ -296,6 +296,19 @@ def test_enter_on_a_chat_goes_on_to_its_text_field(sidebar: ConversationList) ->
     assert entered == ["b"]
 
 
+def test_the_keyboard_comes_into_the_list_without_opening_a_chat(sidebar: ConversationList) -> None:
+    show(sidebar, chat("a"), chat("b"))
+    chosen = chosen_by(sidebar)
+    sidebar.new_button.setFocus()
+    while not sidebar.view.hasFocus():
+        widget = QApplication.focusWidget()
+        assert widget is not None
+        QTest.keyClick(widget, Qt.Key.Key_Tab)
+    assert (sidebar.view.currentIndex().data(), sidebar.view.selected_ids, chosen) == ("a", [], [])
+    press(sidebar, Qt.Key.Key_Return)
+    assert (sidebar.view.selected_ids, chosen) == (["a"], ["a"])
+
+
 def test_a_step_opens_the_next_chat_of_the_list_past_headings(sidebar: ConversationList) -> None:
     show(sidebar, chat("dear", is_pinned=True), chat("a"), chat("b"), folders=[Folder(1, "Work")])
     chosen = chosen_by(sidebar)

@@ -11,6 +11,7 @@ from PySide6.QtGui import (
     QDragLeaveEvent,
     QDragMoveEvent,
     QDropEvent,
+    QFocusEvent,
     QInputMethodEvent,
     QKeyEvent,
     QMouseEvent,
@@ -72,6 +73,15 @@ class ConversationView(QListView):
         self.viewport().update()
 
     # Qt overrides
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        """Qt would make the first row the current one, and by that open its chat."""
+        if not self.currentIndex().isValid():
+            rows = (self.model().index(row, 0) for row in range(self.model().rowCount()))
+            first = next((index for index in rows if index.flags() & Qt.ItemFlag.ItemIsSelectable), QModelIndex())
+            if first.isValid():
+                self.put_cursor(first)
+        super().focusInEvent(event)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if self.is_editing:  # what the editor has no use for, as Return
