@@ -155,6 +155,8 @@ def test_formulas_are_drawn_and_read_as_their_source(body: ReplyBody) -> None:
     assert isinstance(part, ProsePart)
     assert part.toPlainText().count("\ufffc") == 2
     assert body.plain_text() == "So $x^2$ and\n$$\\frac{a}{b}$$\nbut \\frac{1}{ fails."
+    assert "x^2; " in part.accessibleDescription()
+    assert "\\frac{a}{b}" in part.accessibleDescription()
 
 
 def test_copying_a_selection_takes_the_source(body: ReplyBody) -> None:

@@ -135,4 +135,4 @@ def test_lines_with_formulas_are_as_far_apart_as_others(qtbot: QtBot, theme: The
     layout = part.document().begin().layout()
     baselines = [layout.lineAt(n).y() + layout.lineAt(n).ascent() for n in range(layout.lineCount())]
     distances = [after - before for before, after in pairwise(baselines)]
-    assert min(distances) >= 22
+    assert min(distances) >= 20

@@ -30,6 +30,7 @@ _SHARE_PROPERTY = int(QTextFormat.Property.UserProperty) + 14
 _RISE_PROPERTY = int(QTextFormat.Property.UserProperty) + 15  # at least so far above the baseline
 
 _EM_SHARE = 1.14  # the formula's letters are small for their size
+_UNEVEN_PX = 2  # how much nearer lines may come, which is not seen
 _OBJECT = "\ufffc"
 
 
@@ -50,8 +51,7 @@ def insert_formula(
     result.setProperty(DISPLAY_PROPERTY, is_display)
     result.setProperty(_EM_PROPERTY, em)
     result.setProperty(_SHARE_PROPERTY, share)
-    # A line has its free space above it; one that a formula makes taller keeps it, so that lines stay evenly apart.
-    result.setProperty(_RISE_PROPERTY, 0 if is_display else LINE_HEIGHT_PX - QFontMetrics(base.font()).descent())
+    result.setProperty(_RISE_PROPERTY, 0 if is_display or share < 1.0 else _rise(formula, em, base.font()))
     cursor.insertText(_OBJECT, result)
     return True
 
@@ -112,6 +112,13 @@ def _fit(document: QTextDocument, position: int, text_format: QTextFormat, width
     room = document.textWidth() * float(text_format.property(_SHARE_PROPERTY))
     room -= block.indent() * document.indentWidth() + block.leftMargin() + 1
     return min(1.0, max(20.0, room) / width) if document.textWidth() > 0 and width > 0 else 1.0
+
+
+def _rise(formula: Formula, em: float, font: QFont) -> int:
+    """A line has its free space above it. One that reaches far below its baseline keeps that space, so that lines stay
+    evenly apart."""
+    below = QFontMetrics(font).descent()
+    return LINE_HEIGHT_PX - below if ceil(formula.descent * em) > below + _UNEVEN_PX else 0
 
 
 @lru_cache(maxsize=64)

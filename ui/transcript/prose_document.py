@@ -125,10 +125,11 @@ class ProseWriter:
                 base.setFontWeight(QFont.Weight.DemiBold)
             for column, spans in enumerate(cells[:columns]):
                 cell = text_table.cellAt(row, column)
+                cell_format = cell.format()
+                cell_format.setVerticalAlignment(QTextCharFormat.VerticalAlignment.AlignMiddle)
                 if row == 0:
-                    cell_format = cell.format()
                     cell_format.setBackground(QColor(self._tokens.code))
-                    cell.setFormat(cell_format)
+                cell.setFormat(cell_format)
                 inner = cell.firstCursorPosition()
                 block_format = QTextBlockFormat()
                 block_format.setAlignment(_ALIGNMENTS.get(table.alignments[column], Qt.AlignmentFlag.AlignLeft))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtWidgets import QWidget
 
-from ui.markdown.blocks import Block, block_spans
+from ui.markdown.blocks import Block, Maths, block_spans
 from ui.theme import Theme
 from ui.tokens import Tokens
 from ui.transcript.flow_text import FlowText
@@ -25,6 +25,7 @@ class ProsePart(FlowText):
         super().__init__(theme, parent)
         self._notes = notes
         self._blocks: list[Block] = []
+        self._formulas: list[str] = []
         self._is_first = is_first
         self._is_quiet = is_quiet
         self._writer = self._new_writer()
@@ -33,7 +34,7 @@ class ProsePart(FlowText):
     def append_block(self, block: Block) -> None:
         self._blocks.append(block)
         self._writer.write([block])
-        self._update_focus_policy()
+        self._look_at([block])
 
     def replace(self, blocks: list[Block]) -> None:
         if blocks != self._blocks:
@@ -56,16 +57,25 @@ class ProsePart(FlowText):
     def _retranslate(self) -> None:
         self.setAccessibleName(self.tr("Reply"))
 
-    def _update_focus_policy(self) -> None:
-        """The keyboard reaches prose with links in it, to open them; other prose would only be in the way."""
-        has_link = any(span.href for block in self._blocks for span in block_spans(block))
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if has_link else Qt.FocusPolicy.ClickFocus)
+    def _look_at(self, blocks: list[Block]) -> None:
+        """The keyboard reaches prose with links in it, to open them; other prose would only be in the way. A screen
+        reader finds one character for a formula, so the description has what they say."""
+        spans = [span for block in blocks for span in block_spans(block)]
+        if any(span.href for span in spans):
+            self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        formulas = [span.text for span in spans if span.maths]
+        formulas += [block.latex for block in blocks if isinstance(block, Maths)]
+        if formulas:
+            self._formulas += formulas
+            self.setAccessibleDescription(self.tr("Formulas: {formulas}").format(formulas="; ".join(self._formulas)))
 
     def _rewrite(self) -> None:
         self.document().clear()
         self._writer = self._new_writer()
         self._writer.write(self._blocks)
-        self._update_focus_policy()
+        self._formulas = []
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        self._look_at(self._blocks)
 
     def _new_writer(self) -> ProseWriter:
         return ProseWriter(self.document(), self._tokens(), self._is_first, self._notes)
