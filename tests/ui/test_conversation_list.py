@@ -267,8 +267,8 @@ def test_the_arrows_pass_headings_and_a_folder_is_closed_and_opened_by_left_and_
     show(sidebar, chat("dear", is_pinned=True), chat("filed", folder=1), chat("loose"), folders=[Folder(1, "Work")])
     chosen, told = chosen_by(sidebar), []
     sidebar.collapsed_changed.connect(told.append)
-    for _ in range(4):
-        press(sidebar, Qt.Key.Key_Down)
+    for key in (Qt.Key.Key_Return, *[Qt.Key.Key_Down] * 3):
+        press(sidebar, key)
     assert chosen == ["dear", "filed", "loose"]
     press(sidebar, Qt.Key.Key_Up)
     press(sidebar, Qt.Key.Key_Left)  # from a chat to its folder
