@@ -230,6 +230,23 @@ def test_removing_one_message_closes_the_gap(store, chat):
     assert removed.num_messages == 1
 
 
+def test_what_was_shown_below_a_removed_message_is_shown_still(store, chat):
+    question_1, reply_1, question_2, reply_2 = ids(store, chat)
+    store.add_message(chat, Role.USER, "question 2b", parent_id=reply_1)
+    store.add_message(chat, Role.ASSISTANT, "reply 1b", parent_id=question_1)
+    store.select_version(question_2)
+    store.remove_message(reply_1)
+    assert ids(store, chat) == [question_1, question_2, reply_2]
+    assert [message.text for message in map(store.message, store.versions(question_2))] == [
+        "question 2",
+        "question 2b",
+        "reply 1b",
+    ]
+    store.select_version(question_2)
+    store.remove_message(store.versions(question_2)[1])
+    assert ids(store, chat) == [question_1, question_2, reply_2]
+
+
 def test_removing_a_branch_shows_the_newest_version_left(store, chat):
     question_1, reply_1, _, _ = ids(store, chat)
     second = store.add_message(chat, Role.ASSISTANT, "reply 1b", parent_id=question_1).id
