@@ -313,6 +313,22 @@ def test_opening_and_closing_leaves_no_widget_behind(transcript: Transcript, qtb
     assert transcript.num_built == 0
 
 
+def test_a_chat_opened_while_the_transcript_is_hidden_is_right_when_it_is_shown(
+    transcript: Transcript, qtbot: QtBot
+) -> None:
+    transcript.hide()
+    chat = [Message(n + 1, "c", Role.ASSISTANT, TEXTS[3], datetime.now(UTC)) for n in range(9)]
+    transcript.show_messages(chat, "Half", None)
+    assert transcript.live is not None
+    transcript.append_text(" a sentence")
+    transcript.resize(640, 500)
+    transcript.show()
+    settle(transcript, qtbot)
+    check_whole(transcript)
+    check_at_end(transcript)
+    assert transcript.built()[-1] is transcript.live
+
+
 # a reply that streams
 
 
@@ -401,6 +417,25 @@ def test_a_reply_that_goes_on_keeps_its_text_and_grows(transcript: Transcript, q
     transcript.finish_live("Half a sentence.", None, FinishReason.STOP)
     assert live.body.plain_text() == transcript.messages[-1].text == "Half a sentence."
     assert transcript.live is None
+
+
+def test_another_reply_in_the_middle_is_followed_where_the_chat_now_ends(transcript: Transcript, qtbot: QtBot) -> None:
+    chat = mixed(200, random.Random(9))
+    transcript.show_messages(chat, None, None)
+    transcript.go_to(100)
+    settle(transcript, qtbot)
+    other = Message(300, "c", Role.ASSISTANT, "", chat[0].created_at, MessageState.STREAMING, version=2, num_versions=2)
+    transcript.update_messages([*chat[:99], other], "", None)
+    assert transcript.live is transcript.built()[-1]
+    assert transcript.live.message.id == 300
+    assert transcript.is_following
+    for _ in range(4):
+        stream(transcript, qtbot, "a paragraph\n\n" * 10)
+        check_at_end(transcript)
+    transcript.update_messages([*chat[:99], chat[99]], None, None)
+    settle(transcript, qtbot)
+    assert transcript.live is None
+    check_whole(transcript)
 
 
 def test_an_update_while_a_reply_streams_leaves_it_alone(transcript: Transcript, qtbot: QtBot) -> None:

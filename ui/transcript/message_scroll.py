@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from PySide6.QtCore import QEvent, QPoint, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QKeyEvent, QKeySequence, QResizeEvent, QShortcut
+from PySide6.QtGui import QKeyEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import QAbstractScrollArea, QAbstractSlider, QApplication, QFrame, QPushButton, QWidget
 
 from app.conversation import Message
@@ -176,6 +176,11 @@ class MessageScroll(QAbstractScrollArea):
         self._fill(None, self._value_after(anchor), anchor)
         self._place_jump()
 
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.window_rows.forget_measures()
+        self.build()
+
     def scrollContentsBy(self, dx: int, dy: int) -> None:
         """The messages are moved one by one, in `_settle`."""
 
@@ -208,6 +213,8 @@ class MessageScroll(QAbstractScrollArea):
 
     def _fill(self, budget_s: float | None, value: int | None = None, anchor: Anchor | None = None) -> None:
         """Build what is near `value` for as long as allowed (None: all that is seen), and what is left in slices."""
+        if not self.isVisible():
+            return  # nothing can be measured; `showEvent` comes back to it
         rows = self.window_rows
         ends = None if budget_s is None else perf_counter() + budget_s
         value = self._end() if self._is_following else self._bounded(self._value() if value is None else value)

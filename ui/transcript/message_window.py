@@ -19,7 +19,7 @@ from ui.transcript.message_widget import MessageWidget
 from ui.transcript.view_mark import ViewMark
 
 TOP_PX, BOTTOM_PX = SPACE_XL - 2, 4
-_GAP_PX = {Role.USER: 2, Role.ASSISTANT: 20}  # below; a question has the room of its toolbar, too
+_REPLY_GAP_PX, _GAP_PX = 20, 2  # below a message; a question has the room of its toolbar, too
 _AHEAD_SHARE, _KEEP_SHARE = 0.7, 1.6  # of the viewport's height, built and kept on either side of it
 _MARK_PX = 40  # until it is measured
 _ASIDE_PX = -40_000  # where a widget waits to be placed
@@ -66,7 +66,7 @@ class MessageWindow:
 
     def height(self, row: int) -> int:
         """Without the space below it."""
-        return self._heights[row] - _GAP_PX[self.messages[row].role]
+        return self._heights[row] - self._gap(row)
 
     def row_at(self, y: int) -> int:
         return self._heights.row_at(y - TOP_PX)
@@ -181,16 +181,23 @@ class MessageWindow:
         middle = value + self._page // 2
         return min(unready, key=lambda row: abs(self.top(row) - middle), default=None)
 
+    def build(self, row: int) -> MessageWidget:
+        if row not in self.widgets:
+            widget = self.widgets[row] = self._make(row)
+            widget.setGeometry(self._left, _ASIDE_PX, max(1, self._width), self.height(row))
+            widget.show()  # now: what is hidden is neither polished nor laid out
+        return self.widgets[row]
+
     def make_ready(self, row: int) -> None:
         """Build and measure `row`. It is not placed."""
-        widget = self.widgets.get(row)
-        if widget is None:
-            widget = self.widgets[row] = self._make(row)
-            widget.setGeometry(self._left, _ASIDE_PX, self._width, self.height(row))
-            widget.show()  # now: what is hidden is neither polished nor laid out
-        elif widget.width() != self._width:
+        widget = self.build(row)
+        if widget.width() != self._width:
             widget.setGeometry(self._left, widget.y(), self._width, widget.height())
         self.measure(row)
+
+    def forget_measures(self) -> None:
+        """What was measured while nothing was visible may be wrong."""
+        self._fresh.clear()
 
     def measure(self, row: int) -> None:
         height = self.widgets[row].heightForWidth(self._width)
@@ -199,7 +206,7 @@ class MessageWindow:
                 self._mark = self._make_mark()
                 self._mark.show()
             height += self._mark.heightForWidth(self._width)
-        self._heights[row] = height + _GAP_PX[self.messages[row].role]
+        self._heights[row] = height + self._gap(row)
         self._fresh.add(row)
 
     def remeasure(self, widget: MessageWidget) -> bool:
@@ -231,7 +238,10 @@ class MessageWindow:
     def _estimated(self, row: int) -> int:
         mark = _MARK_PX if row == self.view_row and row > 0 else 0
         message = self.messages[row]
-        return estimated_height(message, self._width or 1) + _GAP_PX[message.role] + mark
+        return estimated_height(message, self._width or 1) + self._gap(row) + mark
+
+    def _gap(self, row: int) -> int:
+        return _REPLY_GAP_PX if self.messages[row].role is Role.ASSISTANT else _GAP_PX
 
     def _drop_mark(self) -> None:
         if self._mark is not None:

@@ -89,7 +89,7 @@ class Transcript(MessageScroll):
         self._live, self._live_text = None, live_text
         self.window_rows.show(messages, view_from)
         if live_text is not None and messages:
-            self.window_rows.make_ready(len(messages) - 1)
+            self.window_rows.build(len(messages) - 1)
         self._set_notice(notice)
         self.jump_to_end()
 
@@ -120,7 +120,7 @@ class Transcript(MessageScroll):
         self._set_notice(None)
         self._live, self._live_text = None, ""
         self.window_rows.append([question, reply])
-        self.window_rows.make_ready(len(self.messages) - 1)
+        self.window_rows.build(len(self.messages) - 1)
         self.jump_to_end()
 
     def append_text(self, text: str) -> None:
@@ -236,7 +236,7 @@ class Transcript(MessageScroll):
             widget.begin(live_text)
             self._live = widget
         elif last >= 0:
-            self.window_rows.make_ready(last)
+            self.window_rows.build(last)
 
     def _set_notice(self, sentence: str | None) -> None:
         self._notice = Notice(sentence, self.viewport()) if sentence else None
