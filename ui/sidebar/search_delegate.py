@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPointF, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QFont, QPainter, QPen, QTextCharFormat, QTextLayout, QTextOption
+from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPen, QTextCharFormat, QTextLayout, QTextOption
 from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from ui import numbers
@@ -17,6 +17,7 @@ TITLE_ROW_PX = 33
 _LINE_PX, _MAX_LINES = 17, 2
 _TEXT_X, _PAD = 20, 8
 _ROOM, _WIDTH_OF_ROOM = 60, 215  # so many characters of an excerpt are in sight at so many pixels
+_BOLD = 1.15
 _Index = QModelIndex | QPersistentModelIndex
 
 
@@ -24,6 +25,7 @@ class SearchDelegate(QStyledItemDelegate):
     def __init__(self, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
         self._theme = theme
+        self._metrics = QFontMetrics(ui_font(SECONDARY_PX))
 
     def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:
         row: FoundRow = index.data(Qt.ItemDataRole.UserRole)
@@ -31,9 +33,7 @@ class SearchDelegate(QStyledItemDelegate):
             return QSize(100, TITLE_ROW_PX)
         assert isinstance(option.widget, QAbstractItemView)
         width = _text_width(option.widget.viewport().width())
-        text, matches = _in_sight(row, width)
-        num_lines = _layout(text, self._formats(text, matches), ui_font(SECONDARY_PX), width, _MAX_LINES).lineCount()
-        return QSize(100, _LINE_PX * max(1, min(num_lines, _MAX_LINES)) + 8)
+        return QSize(100, _LINE_PX * (1 if self._fits_a_line(row, width) else _MAX_LINES) + 8)
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
         row: FoundRow = index.data(Qt.ItemDataRole.UserRole)
@@ -47,6 +47,12 @@ class SearchDelegate(QStyledItemDelegate):
         else:
             self._paint_text(painter, option.rect, row, is_lit)
         painter.restore()
+
+    def _fits_a_line(self, row: FoundText, width: int) -> bool:
+        """Without laying it out, which would take long for hundreds: a bold word may be a little wider."""
+        if len(row.text) > _ROOM:
+            return False
+        return self._metrics.horizontalAdvance(row.text) * _BOLD <= width
 
     def _paint_ground(self, painter: QPainter, rect: QRect, state: QStyle.StateFlag) -> None:
         is_selected = bool(state & QStyle.StateFlag.State_Selected)
