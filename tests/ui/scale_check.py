@@ -6,6 +6,7 @@ wanted, one for them.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -57,9 +58,16 @@ def needed(widget: QLabel | QAbstractButton) -> tuple[int, int]:
     """Logical pixels, at the width it has got where the words may wrap."""
     metrics = widget.fontMetrics()
     if isinstance(widget, QLabel) and (widget.wordWrap() or widget.textFormat() == Qt.TextFormat.RichText):
-        return 0, widget.heightForWidth(widget.width()) if widget.hasHeightForWidth() else widget.sizeHint().height()
+        longest = max(metrics.horizontalAdvance(word) for word in re.split("[ \\n\u2003]", plain(widget.text())))
+        height = widget.heightForWidth(widget.width()) if widget.hasHeightForWidth() else widget.sizeHint().height()
+        return longest, height
     text = widget.text().replace("&&", "&")
     return metrics.horizontalAdvance(text), metrics.tightBoundingRect(text).height()
+
+
+def plain(text: str) -> str:
+    """Rich text without its tags."""
+    return re.sub("<[^>]*>", " ", text) if "</" in text else text
 
 
 def sticks_out(widget: QWidget, window: QWidget) -> bool:

@@ -281,6 +281,36 @@ def test_a_text_counts_when_typing_rests_and_hangul_in_the_making_is_not_lost(op
     assert len(opened.saved) == 2
 
 
+def test_what_is_being_typed_stays_whatever_else_changes(open_dialog: OpenDialog) -> None:
+    opened = open_dialog()
+    opened.dialog.groups.setCurrentRow(1)
+    control = opened.dialog.rows["system_prompt"].control
+    assert isinstance(control, TextControl)
+    QTest.keyClicks(control.edit, "half a sen")
+    spin = opened.spin("top_k")
+    spin.setFocus()
+    spin.selectAll()
+    QTest.keyClicks(spin, "12")
+    opened.preferences.change(last_conversation="x")
+    assert control.value() == "half a sen"
+    assert spin.text().startswith("12")
+    QTest.keyClick(spin, Qt.Key.Key_Return)
+    opened.dialog.close_button.click()
+    assert (opened.settings.system_prompt, opened.settings.top_k) == ("half a sen", 12)
+
+
+def test_what_is_being_typed_goes_with_its_group(open_dialog: OpenDialog) -> None:
+    opened = open_dialog()
+    opened.dialog.groups.setCurrentRow(1)
+    control = opened.dialog.rows["system_prompt"].control
+    assert isinstance(control, TextControl)
+    QTest.keyClicks(control.edit, "half a sen")
+    opened.dialog.reset_button(Group.REPLIES).click()
+    assert control.value() == ""
+    opened.dialog.close_button.click()
+    assert opened.settings.system_prompt == ""
+
+
 def test_a_field_goes_back_to_its_default(open_dialog: OpenDialog) -> None:
     opened = open_dialog(Settings(language="en", theme="light", temperature=1.5, top_k=40))
     opened.dialog.groups.setCurrentRow(1)

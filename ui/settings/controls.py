@@ -100,8 +100,9 @@ class NumberControl(Control):
         return self.spin.value()
 
     def show_value(self, value: float) -> None:
-        with QSignalBlocker(self.spin):
-            self.spin.setValue(int(value) if self._is_whole else value)  # type: ignore[arg-type]
+        if value != self.value():  # else what is being typed stays
+            with QSignalBlocker(self.spin):
+                self.spin.setValue(int(value) if self._is_whole else value)  # type: ignore[arg-type]
         self._show_on_slider(value)
 
     def retranslate(self) -> None:
@@ -241,8 +242,8 @@ class TextControl(Control):
         return self.edit.toPlainText()
 
     def show_value(self, value: str) -> None:
-        if value == self._told and value == self.value():
-            return  # what was typed comes back: the cursor and what is being composed stay
+        if value == self._told:
+            return  # what is being typed, and told soon, stays; so does the cursor
         self._told = value
         with QSignalBlocker(self.edit):
             self.edit.setPlainText(value)

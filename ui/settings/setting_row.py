@@ -54,6 +54,7 @@ class SettingRow(QWidget):
         self._show_reset()
 
     def reset(self) -> None:
+        self.control.finish()
         if not self.is_default:
             self.show_value(self._setting.default)
             self.changed.emit(self.name, self._setting.default)

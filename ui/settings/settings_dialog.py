@@ -183,6 +183,11 @@ class SettingsDialog(QDialog):
             row.retranslate()
         self._show_settings(self._preferences.settings)
 
+    def _restore_defaults(self, group: Group) -> None:
+        for row in self.rows.values():
+            row.control.finish()
+        self._preferences.restore_defaults(group)
+
     # layout
 
     def _make_rows(self) -> None:
@@ -198,7 +203,7 @@ class SettingsDialog(QDialog):
         section = QWidget()
         heading, reset = QLabel(), _button("flat")
         heading.setProperty("kind", "title")
-        reset.clicked.connect(lambda: self._preferences.restore_defaults(group))
+        reset.clicked.connect(lambda: self._restore_defaults(group))
         self._sections[group], self._headings[group], self._resets[group] = section, heading, reset
         head = QHBoxLayout()
         head.addWidget(heading, 1)
