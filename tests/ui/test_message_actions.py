@@ -310,6 +310,8 @@ def test_the_keyboard_walks_through_the_messages_with_an_outline(transcript: Tra
     assert outline.isVisible()
     assert outline.geometry().contains(widget_of(transcript, 1).geometry().adjusted(0, 0, 0, -2))
     assert "Copy your message" in shown_names(widget_of(transcript, 1))
+    assert widget_of(transcript, 1).accessibleName() == "Your message"
+    assert widget_of(transcript, 2).accessibleDescription() == "An island."
     for _ in range(3):
         press(Qt.Key.Key_Down, alt)
     assert focused_id(transcript) == 4
@@ -418,6 +420,20 @@ def test_an_edit_is_saved_by_its_button_and_its_key_and_dropped_by_escape(transc
     assert user.hasFocus()
     assert user.text == "What is Jeju?"
     assert asked.take() == []
+
+
+def test_a_message_far_away_is_shown_to_be_edited_unless_the_chat_is_busy(transcript: Transcript) -> None:
+    transcript.show_messages(many(100), None, None)
+    transcript.set_quiet(False)
+    transcript.begin_edit(21)
+    assert widget_of(transcript, 21).editor is None
+    transcript.set_quiet(True)
+    transcript.begin_edit(31)
+    user = widget_of(transcript, 31)
+    assert user.editor is not None
+    assert user.editor.edit.hasFocus()
+    assert user.y() >= 0
+    assert user.geometry().bottom() <= transcript.viewport().height()
 
 
 def test_what_is_being_composed_is_saved_too(transcript: Transcript, asked: Asked) -> None:

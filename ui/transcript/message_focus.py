@@ -78,7 +78,7 @@ class MessageFocus(QObject):
         self.place()
 
     def _focus(self, row: int) -> None:
-        self._scroll.reveal_row(row).setFocus(Qt.FocusReason.ShortcutFocusReason)
+        self._scroll.reveal_row(row).take_focus()
 
     def _lowest_seen(self) -> int:
         rows, bottom = self._scroll.window_rows, self._scroll.viewport().height()

@@ -16,6 +16,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QApplication, QTextBrowser, QTextEdit, QWidget
 
 from app.conversation import Message
+from engine.protocol.commands import Role
 from ui.theme import Theme
 from ui.transcript.message_actions import Action, MessageActions, possible
 from ui.transcript.message_editor import MessageEditor
@@ -43,7 +44,7 @@ class MessageWidget(QWidget):
         self._message = message
         self._actions = actions
         self._is_last = False
-        self._is_hovered = False
+        self._is_hovered = self._has_menu = False
         self._toolbar: MessageToolbar | None = None
         self._editor: MessageEditor | None = None
 
@@ -164,7 +165,7 @@ class MessageWidget(QWidget):
         editor, self._editor = self._editor, None
         self._show_content(True)
         if had_focus:
-            self.setFocus()
+            self.take_focus()
         editor.hide()
         editor.deleteLater()
         self.refresh_actions()
@@ -194,9 +195,15 @@ class MessageWidget(QWidget):
             self._toolbar is not None and focused is not None and self._toolbar.isAncestorOf(focused)
         )
 
+    def take_focus(self) -> None:
+        """As one goes through the messages by keys; a screen reader says whose it is, and reads it."""
+        self.setAccessibleName(self.tr("Your message") if self._message.role is Role.USER else self.tr("Reply"))
+        self.setAccessibleDescription(self.plain_text())
+        self.setFocus(Qt.FocusReason.ShortcutFocusReason)
+
     def update_toolbar(self) -> None:
         """It is there while the message is pointed at or has the focus."""
-        is_expanded = (self._is_hovered or self.has_key_focus()) and self._editor is None
+        is_expanded = (self._is_hovered or self._has_menu or self.has_key_focus()) and self._editor is None
         if self._toolbar is None and not is_expanded:
             return
         self.toolbar.show_actions(is_expanded)
@@ -208,6 +215,8 @@ class MessageWidget(QWidget):
             selected = inside.textCursor().selectedText().replace("\u2029", "\n").replace("\u2028", "\n")
             link = inside.anchorAt(inside.viewport().mapFromGlobal(at)) if isinstance(inside, QTextBrowser) else ""
         menu = message_menu(self._message, self.possible(), self.perform, self, selected_text=selected, link=link)
+        menu.aboutToHide.connect(self._on_menu_hidden)
+        self._has_menu = True
         menu.popup(at)
 
     # Qt overrides
@@ -283,6 +292,11 @@ class MessageWidget(QWidget):
     @Slot(QPoint)
     def _on_menu_requested(self, at: QPoint) -> None:
         self.show_menu(at)
+
+    @Slot()
+    def _on_menu_hidden(self) -> None:
+        self._has_menu = False
+        self.update_toolbar()
 
     @Slot(str)
     def _on_edit_saved(self, text: str) -> None:

@@ -10,7 +10,7 @@ from app.conversation import Message
 from engine.protocol.commands import Role
 from engine.protocol.events import FinishReason, TurnStatistics
 from ui.theme import Theme
-from ui.transcript.message_actions import MessageActions
+from ui.transcript.message_actions import Action, MessageActions
 from ui.transcript.message_focus import MessageFocus
 from ui.transcript.message_scroll import MessageScroll
 from ui.transcript.message_widget import MessageWidget
@@ -172,6 +172,13 @@ class Transcript(MessageScroll):
         row = self.window_rows.row_of(message_id)
         if row is not None and self._actions.is_quiet:
             self.go_to_row(row, _FOUND_SHARE).begin_edit()
+
+    def begin_edit(self, message_id: int) -> None:
+        """Open the editor of a message, wherever it is, if it may be edited now."""
+        row = self.window_rows.row_of(message_id)
+        if row is not None:
+            self.reveal_row(row).perform(Action.EDIT)
+            self.reveal_row(row)  # an editor may be taller than the message was
 
     @Slot()
     def _on_theme_changed(self) -> None:
