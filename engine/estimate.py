@@ -13,7 +13,7 @@ from engine.protocol.events import Estimated, TokensCounted
 
 def estimate(command: Estimate, model: LoadedModel, caches: CacheManager) -> Estimated:
     """Raises TemplateError."""
-    prompt = make_prompt(model, command.messages, command.started_on)
+    prompt = make_prompt(model, command)
     ids, context_length = prompt.token_ids, model.info.context_length
     ahead = forecast(caches, chat_key(command.conversation_id, command.branch), ids, prompt.history_tokens)
     new_tokens = len(ids) - ahead.reused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import gc
@@ -11,33 +10,29 @@ from collections.abc import Callable
 import torch
 
 from engine import bench, compression, estimate, verification
-from engine.generation.prefill import prefill
 from engine.kv.chat_key import chat_key, conversation_of
 from engine.kv.manager import CacheManager
-from engine.kv.resident import common_prefix
 from engine.kv.store.deletion import delete_conversation
 from engine.kv.store.files import StoreFiles
 from engine.kv.store.records import FORMAT_VERSION
 from engine.kv.store.report import report_disk
 from engine.kv.store.writer import SaveResult
-from engine.kv.working_cache import WorkingCache
 from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel, load_model
+from engine.prompt import Prompt
 from engine.protocol.commands import (
-    ChatMessage,
     Compress,
     CountTokens,
     Estimate,
     Generate,
     LoadModel,
     ReportCache,
-    Role,
     RunBench,
     Undo,
     Verify,
 )
 from engine.protocol.config import EngineConfig
-from engine.protocol.errors import EngineError, NoModelLoadedError, OutOfMemoryError
+from engine.protocol.errors import NoModelLoadedError, OutOfMemoryError
 from engine.protocol.events import (
     BenchFinished,
     BenchProgress,
@@ -57,13 +52,12 @@ from engine.protocol.events import (
 )
 from engine.protocol.misses import SaveProblem
 from engine.quick_imports import compiler_left_out
+from engine.read_ahead import read_ahead
 from engine.thread_count import pick_thread_count
 from engine.turn import Turn
 
 _CLOSE_SAVER_S = 10.0
 
-_IDLE_CHUNK = 128  # tokens between two looks at whether the user acts
-_IDLE_TOKENS = 4096  # most that is read ahead after a turn
 _OUT_OF_MEMORY_NOTE = "Memory ran out; other chats were put away and the step was repeated."
 
 OnSaved = Callable[[Event], None]
@@ -83,6 +77,7 @@ class Runtime:
         self._caches: CacheManager | None = None
         self._memory_bytes = 0  # after the last command; the saver's thread must not walk the caches
         self._unreported_load_s = 0.0
+        self._prompt: Prompt | None = None  # of the last turn
 
     def begin_work(self) -> None:
         """Snapshots are written only while this thread is idle."""
@@ -127,6 +122,7 @@ class Runtime:
         given_way_before, key = caches.times_given_way, chat_key(command.conversation_id, command.branch)
         model.forward.on_out_of_memory = lambda: self._free_memory(key)
         turn = Turn(command, model, caches, self._config.prefill_chunk, load_s, self._emit, is_cancelled)
+        self._prompt = None
         try:
             finished = turn.run()
         except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
@@ -136,6 +132,7 @@ class Runtime:
             raise OutOfMemoryError(
                 "Memory ran out while replying; other chats were put away, so send the message again."
             ) from error
+        self._prompt = turn.prompt
         if caches.times_given_way > given_way_before:
             finished = dataclasses.replace(finished, notes=(*finished.notes, _OUT_OF_MEMORY_NOTE))
         return finished
@@ -146,31 +143,11 @@ class Runtime:
         Given up between chunks when `is_wanted` says that the user acts, and where it would be long.
         """
         model, caches = self._loaded()
-        reply = ChatMessage(
-            Role.ASSISTANT, finished.text, finished.token_ids if finished.ids_match_text and finished.text else None
-        )
         key = chat_key(command.conversation_id, command.branch)
-        active = caches.active_cache(key)
-        if active is not None and model.can_persist and finished.text and not is_wanted():
-            with contextlib.suppress(EngineError):  # a template that takes no further question
-                ids = model.history.next_prompt_prefix([*command.messages, reply], started_on=command.started_on)
-                self._follow(key, active, ids, is_wanted)
+        active, prompt = caches.active_cache(key), self._prompt
+        if active is not None and prompt is not None and model.can_persist and finished.text and not is_wanted():
+            read_ahead(command, finished, prompt, model, caches, self._emit, is_wanted)
         caches.settle(key)
-
-    def _follow(self, key: str, cache: WorkingCache, ids: list[int], is_wanted: Callable[[], bool]) -> None:
-        model, caches = self._loaded()
-        shared = common_prefix(cache.token_ids, ids)
-        to_read = len(ids) - cache.reachable(shared)
-        if not 0 < to_read <= min(_IDLE_TOKENS, model.info.context_length - len(ids)):
-            return
-        if shared < cache.length:
-            caches.persistence.writer.release(key)
-            cache.rollback(shared)
-        try:
-            prefill(model.forward, cache, ids[cache.length :], _IDLE_CHUNK, is_wanted, lambda done, total: None)
-        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
 
     def probe_codecs(self, is_wanted: Callable[[], bool]) -> None:
         """While nobody waits: measure which codecs this model bears, unless that is known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,9 +18,8 @@ from engine.kv.manager import Activation, CacheManager
 from engine.kv.resident import common_prefix
 from engine.memory import read_memory
 from engine.model.loader import LoadedModel
-from engine.prompt import make_prompt
+from engine.prompt import Prompt, check_room, make_prompt
 from engine.protocol.commands import Generate
-from engine.protocol.errors import ContextOverflowError
 from engine.protocol.events import (
     Event,
     Finished,
@@ -30,6 +29,7 @@ from engine.protocol.events import (
     StatisticsChanged,
     TextArrived,
     TurnStatistics,
+    ViewMoved,
 )
 
 _TEXT_INTERVAL_S = 1 / 30
@@ -76,20 +76,17 @@ class Turn:
         self._statistics_at = 0.0
         self._text_at = 0.0
         self._reply = _Reply()
+        self.prompt: Prompt | None = None
 
     def run(self) -> Finished:
         """Produce the reply and return its last event (the caller emits it)."""
         command, model = self._command, self._model
-        prompt = make_prompt(model, command.messages, command.started_on)
+        prompt = self.prompt = make_prompt(model, command)
         token_ids = prompt.token_ids
-        room = model.info.context_length - len(token_ids)
-        if room < 1:
-            raise ContextOverflowError(
-                f"The conversation has {len(token_ids):,} tokens, but {model.info.name} reads at most"
-                f" {model.info.context_length:,}; shorten the message or start a new chat.",
-                prompt_tokens=str(len(token_ids)),
-                context_length=str(model.info.context_length),
-            )
+        room = check_room(model, prompt)
+        if prompt.num_dropped:
+            conversation_id, request_id = command.conversation_id, command.request_id
+            self._emit(ViewMoved(conversation_id, request_id, prompt.num_dropped, len(token_ids)))
         self._caches.check_growth(self._key, len(token_ids))
         self._phase(Phase.RESTORING)
         active = self._caches.activate(
@@ -109,7 +106,7 @@ class Turn:
             self._prefill_chunk,
             self._is_cancelled,
             lambda done, total: self._prefill_progress(active, prefill_started, done, total),
-            checkpoint_at=self._reply_start(token_ids) if not active.cache.can_crop else None,
+            checkpoint_at=self._reply_start(prompt) if not active.cache.can_crop else None,
         )
         prefilled = model.forward.tokens_fed - fed_before
         prefill_s = time.perf_counter() - prefill_started
@@ -124,7 +121,7 @@ class Turn:
         )
         ids_match_text = True
         if logits is not None:
-            ids_match_text = self._decode(decode, active, logits)
+            ids_match_text = self._decode(decode, active, logits, prompt.open_ids or ())
         self._flush_text()
         self._send_statistics(active, time.perf_counter())
         return Finished(
@@ -153,15 +150,17 @@ class Turn:
             ),
         )
 
-    def _reply_start(self, token_ids: list[int]) -> int:
+    def _reply_start(self, prompt: Prompt) -> int:
         """Where the prompt begins to ask for a reply: a regenerated reply starts from there."""
-        command = self._command
-        asked = self._model.history.ids(command.messages, add_generation_prompt=False, started_on=command.started_on)
-        return min(common_prefix(asked, token_ids), len(token_ids) - 1)
+        ids, day = prompt.token_ids, self._command.started_on
+        asked = prompt.messages[:-1] if prompt.open_ids is not None else prompt.messages
+        shown = self._model.history.ids(asked, add_generation_prompt=False, started_on=day)
+        return min(common_prefix(shown, ids), len(ids) - 1)
 
-    def _decode(self, decode: Decode, active: Activation, logits: torch.Tensor) -> bool:
-        """Run the loop; returns whether the reply's ids are exactly its text."""
+    def _decode(self, decode: Decode, active: Activation, logits: torch.Tensor, open_ids: Sequence[int]) -> bool:
+        """Run the loop; returns whether the reply's ids are exactly its text. `open_ids`: what it continues."""
         detokenizer = Detokenizer(self._model.tokenizer)
+        detokenizer.resume(open_ids)
         stops = StopStrings((*self._command.stop, *self._model.history.template.stop_strings))
         reply = self._reply
         for token_id in decode.run(logits):

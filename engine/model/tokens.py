@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from engine.model.chat_template import ChatTemplate
 from engine.model.pieces import Pieces
 from engine.protocol.commands import ChatMessage, Role
+from engine.protocol.errors import TemplateError
 
 
 class HistoryTokens:
@@ -60,6 +61,40 @@ class HistoryTokens:
             cursor = end
         return ids + self._pieces.ids(text[cursor:])
 
+    def open_ids(self, messages: Sequence[ChatMessage], *, started_on: dt.date | None = None) -> list[int]:
+        """Token ids of a history whose last message, a reply that was cut short, is left open: what the model had read
+        and written when it stopped, so that its next token continues the reply. Raises TemplateError.
+        """
+        *earlier, reply = messages
+        if reply.role is not Role.ASSISTANT:
+            raise TemplateError("There is no reply to continue; send a message instead.", reason="no reply")
+        return self._before_reply(earlier, reply, started_on) + self.reply_ids(reply)
+
+    def reply_ids(self, reply: ChatMessage) -> list[int]:
+        """As they were generated, else of its text by itself."""
+        return list(reply.token_ids) if reply.token_ids else self._pieces.ids(reply.text)
+
+    def _before_reply(
+        self, earlier: Sequence[ChatMessage], reply: ChatMessage, started_on: dt.date | None
+    ) -> list[int]:
+        """What asks for a reply; where the template does not ask, and the reply was not generated after that, what the
+        template puts before it.
+        """
+        try:
+            asked = self.ids(earlier, started_on=started_on)
+            if reply.token_ids or asked != self.ids(earlier, add_generation_prompt=False, started_on=started_on):
+                return asked
+        except TemplateError as error:
+            raise _cannot_leave_open(error.params.get("reason", "")) from error
+        marker = "\ue000open\ue001"
+        marked = self.template.render(
+            [*earlier, replace(reply, text=marker)], add_generation_prompt=False, started_on=started_on
+        )
+        before, found, after = marked.partition(marker)
+        if not found or marker in after:
+            raise _cannot_leave_open("the reply is not shown as it is")
+        return self._pieces.ids(before)
+
     def count(self, text: str) -> int:
         """How many tokens a text by itself has."""
         return len(self._pieces.ids(text))
@@ -74,6 +109,12 @@ class HistoryTokens:
         )
         shared = next((i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), 0)
         return first[:shared]
+
+
+def _cannot_leave_open(reason: str) -> TemplateError:
+    return TemplateError(
+        "The model's chat template cannot leave a reply open; ask in a new message to go on instead.", reason=reason
+    )
 
 
 def _split_at_markers(marked: str, markers: list[str]) -> list[str] | None:

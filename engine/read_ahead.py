@@ -1,0 +1,97 @@
+"""After a turn, while nobody waits: the cache is brought to what the next prompt will begin with. Inference thread."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import torch
+
+from engine import context_view
+from engine.generation.prefill import prefill
+from engine.kv.chat_key import chat_key
+from engine.kv.manager import CacheManager
+from engine.kv.resident import common_prefix
+from engine.model.forward import is_out_of_memory
+from engine.model.loader import LoadedModel
+from engine.prompt import Prompt, answered
+from engine.protocol.commands import ChatMessage, Generate
+from engine.protocol.config import ContextPolicy
+from engine.protocol.errors import EngineError
+from engine.protocol.events import Event, Finished, FinishReason, ViewMoved
+
+_CHUNK = 128  # tokens between two looks at whether the user acts
+_MOST_TOKENS = 4096  # read ahead after a turn, but for a view that was moved
+
+
+def read_ahead(
+    command: Generate,
+    finished: Finished,
+    prompt: Prompt,
+    model: LoadedModel,
+    caches: CacheManager,
+    emit: Callable[[Event], None],
+    is_wanted: Callable[[], bool],
+) -> None:
+    """Given up between chunks when `is_wanted` says that the user acts, and where it would be long.
+
+    A reply that was cut short may be continued: its cache is kept at its end, and only followed where nothing changes
+    before that. Where the next turn would overflow the context, the view is moved for it now.
+    """
+    messages = answered(command, prompt, finished.text, finished.token_ids if finished.ids_match_text else None)
+    is_cut_short = finished.finish_reason is not FinishReason.STOP
+    with contextlib.suppress(EngineError):  # a template that takes no further question
+        follow = _Follow(command, model, caches, is_wanted)
+        ids = follow.ids_of(messages)
+        room = model.info.context_length - len(ids)
+        if command.on_overflow is not ContextPolicy.STOP and room < context_view.reserve_ahead(
+            command.max_new_tokens, model.info.context_length
+        ):
+            view = context_view.move(messages, follow.ids_of, model.info.context_length)
+            if view.num_dropped:
+                num_dropped = prompt.num_dropped + view.num_dropped
+                emit(
+                    ViewMoved(
+                        command.conversation_id, command.request_id, num_dropped, len(view.token_ids), is_ahead=True
+                    )
+                )
+                follow.read(view.token_ids, model.info.context_length)
+                return
+        follow.read(ids, _MOST_TOKENS, is_cut_short=is_cut_short)
+
+
+class _Follow:
+    def __init__(
+        self, command: Generate, model: LoadedModel, caches: CacheManager, is_wanted: Callable[[], bool]
+    ) -> None:
+        self._command = command
+        self._model = model
+        self._caches = caches
+        self._is_wanted = is_wanted
+
+    def ids_of(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """What the next prompt will begin with. Raises TemplateError."""
+        return self._model.history.next_prompt_prefix(messages, started_on=self._command.started_on)
+
+    def read(self, ids: list[int], most_tokens: int, *, is_cut_short: bool = False) -> None:
+        key = chat_key(self._command.conversation_id, self._command.branch)
+        cache = self._caches.active_cache(key)
+        if cache is None:
+            return
+        if is_cut_short:
+            cache.checkpoint()
+        shared = common_prefix(cache.token_ids, ids)
+        to_read = len(ids) - cache.reachable(shared)
+        if not 0 < to_read <= min(most_tokens, self._model.info.context_length - len(ids)):
+            return
+        if shared < cache.length:
+            if is_cut_short:
+                return
+            self._caches.persistence.writer.release(key)
+            cache.rollback(shared)
+        rest = ids[cache.length :]
+        try:
+            prefill(self._model.forward, cache, rest, _CHUNK, self._is_wanted, lambda done, total: None)
+        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
