@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from time import thread_time
+
 import pytest
 from PySide6.QtGui import QColor, QGuiApplication
+from PySide6.QtWidgets import QApplication, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from ui.markdown.blocks import Code
@@ -132,3 +135,35 @@ def test_half_a_fence_is_taken_back(qtbot: QtBot, theme: Theme) -> None:
     body.feed("c` is not the end\n")
     body.finish()
     assert body.plain_text() == "ab\n`c` is not the end"
+
+
+def test_a_flush_of_streaming_code_costs_the_same_at_the_end_as_at_the_start(qtbot: QtBot, theme: Theme) -> None:
+    page = QWidget()
+    qtbot.addWidget(page)
+    body = ReplyBody(theme)
+    column = QVBoxLayout(page)
+    column.addWidget(body)
+    column.addStretch(1)
+    page.resize(700, 600)
+    page.show()
+    body.feed("```python\n")
+    first = flush_costs(body)
+    for _ in range(10):  # 20,000 tokens and more
+        body.feed("".join(code_line(line) for line in range(250)))
+        QApplication.sendPostedEvents()
+    assert flush_costs(body) < 1.5 * first
+
+
+def flush_costs(body: ReplyBody) -> float:
+    """The median of the processor's time for a flush of a line and a half."""
+    costs = []
+    for number in range(61):
+        began = thread_time()
+        body.feed(code_line(number) + code_line(number)[:20] + "\n")
+        QApplication.sendPostedEvents()
+        costs.append(thread_time() - began)
+    return sorted(costs[11:])[25]
+
+
+def code_line(number: int) -> str:
+    return f"value_{number} = compute({number}, other, 'text')  # {number}\n"

@@ -6,6 +6,7 @@ import random
 from itertools import pairwise
 
 import pytest
+from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
@@ -136,3 +137,32 @@ def test_lines_with_formulas_are_as_far_apart_as_others(qtbot: QtBot, theme: The
     baselines = [layout.lineAt(n).y() + layout.lineAt(n).ascent() for n in range(layout.lineCount())]
     distances = [after - before for before, after in pairwise(baselines)]
     assert min(distances) >= 20
+
+
+def test_a_named_footnote_gets_its_number_when_its_definition_arrives(qtbot: QtBot, theme: Theme) -> None:
+    body = ReplyBody(theme)
+    qtbot.addWidget(body)
+    body.feed("One[^1], two[^why].\n\nMore text.\n\n")
+    assert body.plain_text().startswith("One1, two[^why].\n")
+    before = body.num_parses
+    body.feed("[^1]: The first.\n[^why]: So.\n")
+    assert body.num_parses <= before + 2  # what is finished is drawn again, not parsed
+    assert body.plain_text().startswith("One1, two2.\n")
+    body.feed("\nThe end.")
+    body.finish()
+    assert body.plain_text() == "One1, two2.\nMore text.\n1.\tThe first.\n2.\tSo.\nThe end."
+
+
+def test_the_markers_of_lists_are_where_the_text_is(qtbot: QtBot, theme: Theme) -> None:
+    """The number of an item with three digits has room, and so has the box of a task in an inner list."""
+    body = ReplyBody(theme)
+    qtbot.addWidget(body)
+    body.resize(400, 200)
+    body.show_text("100. hundred\n\nx\n\n- a\n  - [x] done")
+    image = prose(body)[0].grab().toImage()
+    paper = image.pixelColor(image.width() - 1, image.height() - 1)
+    inked = [x for x in range(30) for y in range(20) if image.pixelColor(x, y) != paper]
+    assert min(inked) > 0  # not cut off at the left
+    accent = QColor(theme.tokens.accent)
+    boxes = [x for x in range(80) for y in range(image.height()) if image.pixelColor(x, y) == accent]
+    assert 24 < min(boxes) < max(boxes) < 48

@@ -208,12 +208,15 @@ class _CodeText(QTextEdit):
         end = len(lines) if end is None else end
         self._shown.extend([] for _ in range(end - len(self._shown)))
         block = self.document().findBlockByNumber(first)
+        changed: list[int] = []
         for number in range(first, end):
             if lines[number] != self._shown[number]:
                 block.layout().setFormats([self._format_range(part) for part in _parts(lines[number])])
-                self.document().markContentsDirty(block.position(), block.length())
+                changed += [block.position(), block.position() + block.length()]
                 self._shown[number] = lines[number]
             block = block.next()
+        if changed:  # at once: for each time the document moves all that lies below
+            self.document().markContentsDirty(changed[0], changed[-1] - changed[0])
 
     def _format_range(self, part: tuple[int, int, str]) -> QTextLayout.FormatRange:
         result = QTextLayout.FormatRange()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from time import thread_time
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -51,23 +50,25 @@ def read(latex: str, is_display: bool) -> Element:
 
 
 class TooLongError(Exception):
-    """A formula that takes longer than it may."""
+    """A formula that takes more steps than it may."""
 
 
-class Deadline:
-    """Looked at by rows and words: what takes long is made of many of them."""
+class Steps:
+    """How much work is left: rows, words and signs that may still be set. Counted, not timed, so that a formula is set
+    or not, however busy the machine is."""
 
-    end = float("inf")
+    left = 0
 
     @classmethod
-    def look(cls) -> None:
-        if thread_time() > cls.end:
+    def take(cls) -> None:
+        cls.left -= 1
+        if cls.left < 0:
             raise TooLongError
 
 
-def draw(root: Element, pixels: float, limit_s: float) -> tuple[bytes, tuple[float, float, float, float]]:
+def draw(root: Element, pixels: float, most_steps: int) -> tuple[bytes, tuple[float, float, float, float]]:
     """SVG and (left, top, right, bottom) from the start of the baseline, y downwards, in pixels."""
-    Deadline.end = thread_time() + limit_s
+    Steps.left = most_steps
     if any(element.tag not in _TAGS for element in root.iter()):
         raise ValueError("an element that is not drawn")
     maths = Math(root, size=pixels, margin=0)
@@ -81,7 +82,7 @@ def draw(root: Element, pixels: float, limit_s: float) -> tuple[bytes, tuple[flo
 
 class _Row(Mrow, tag="mrow"):
     def __init__(self, element: Element, parent: Any, **kwargs: Any) -> None:
-        Deadline.look()
+        Steps.take()
         super().__init__(element, parent, **kwargs)
 
     def _get_height_nostretch(self, line: list[Element], **kwargs: Any) -> tuple[float, float]:
@@ -94,7 +95,7 @@ class _Row(Mrow, tag="mrow"):
 
 class _Operator(Moperator, tag="mo"):
     def _setup(self, **kwargs: Any) -> None:
-        Deadline.look()
+        Steps.take()
         super()._setup(**kwargs)  # type: ignore[no-untyped-call]
 
 
@@ -126,7 +127,7 @@ class _Letters:
 
 class _Text(_Letters, Mtext, tag="mtext"):
     def _setup(self, **kwargs: Any) -> None:
-        Deadline.look()
+        Steps.take()
         if _is_foreign(self):
             self.set_letters(self.string, bool(kwargs.get("phantom")))
         else:
@@ -138,7 +139,7 @@ class _Text(_Letters, Mtext, tag="mtext"):
 
 class _Identifier(_Letters, Midentifier, tag="mi"):
     def _setup(self, **kwargs: Any) -> None:
-        Deadline.look()
+        Steps.take()
         if _is_foreign(self):
             self.set_letters(self.string.strip("\u2009"), bool(kwargs.get("phantom")))
         else:

@@ -1,7 +1,7 @@
 """LaTeX -> a picture made of outlines, by latex2mathml and ziamath. Reads no file but ziamath's font, and never raises.
 
 A formula comes from a model, so it is not trusted: its length, nesting and commands are limited, and setting one is
-given up after a deadline. What cannot be set is None, and is shown as its source.
+given up after so many steps. What cannot be set is None, and is shown as its source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ui.markdown.maths import LONGEST_FORMULA
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-_DEADLINE_S = 0.08  # of the processor, so that a busy machine does not lose formulas
+_MOST_STEPS = 500  # 0.05 to 0.1 s
 _DEEPEST = 24  # groups in one another
 _MOST_ELEMENTS = 500
 _LONGEST_WORD = 100
@@ -102,7 +102,7 @@ def _set(latex: str, is_display: bool) -> Formula | None:
     for element in elements:
         _clean(element)
     root.set("mathcolor", "currentColor")
-    svg, box = draw(root, _SET_PX, _DEADLINE_S)
+    svg, box = draw(root, _SET_PX, _MOST_STEPS)
     left, top, right, bottom = (side / _SET_PX for side in box)
     if not 0 < right - left < _LARGEST or not 0 <= bottom - top < _LARGEST:
         return None
