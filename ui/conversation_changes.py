@@ -13,6 +13,7 @@ from app.conversation_store import ConversationStore
 from app.errors import AppError
 from ui.chat_controller import ChatController
 from ui.sidebar.conversation_list import ConversationList
+from ui.sidebar.row_words import title_words
 
 _Result = TypeVar("_Result")
 
@@ -75,7 +76,7 @@ class ConversationChanges(QObject):
         """Show a copy of the whole chat, branches included."""
 
         def copy() -> str:
-            title = self._store.conversation(conversation_id).title
+            title = title_words(self._store.conversation(conversation_id).title)
             copied = self._session.fork(conversation_id)
             self._store.set_title(copied.id, self.tr("{title} (copy)").format(title=title))
             return copied.id
@@ -98,7 +99,7 @@ class ConversationChanges(QObject):
 
         def create() -> int:
             with self._store.transaction():
-                folder = self._store.create_folder(self.tr("New folder"))
+                folder = self._store.create_folder(self._free_folder_name())
                 for conversation_id in conversation_ids:
                     self._store.set_folder(conversation_id, folder.id)
             return folder.id
@@ -120,6 +121,14 @@ class ConversationChanges(QObject):
                 self._store.set_model(conversation_id, model)
 
         self._do(keep)
+
+    def _free_folder_name(self) -> str:
+        """ "New folder", "New folder 2" ..."""
+        taken = {folder.name for folder in self._store.folders()}
+        name, number = self.tr("New folder"), 2
+        while name in taken:
+            name, number = self.tr("New folder {number}").format(number=number), number + 1
+        return name
 
     def _do(self, action: Callable[[], _Result]) -> _Result | None:
         result: _Result | None = None

@@ -21,7 +21,7 @@ from app.paths import resources_dir
 from app.presets import Presets
 from app.settings import LoadedSettings, Settings
 from engine.protocol.commands import ReportCache
-from engine.protocol.events import CodecsProbed, Failed, ModelLoaded, PressureActed
+from engine.protocol.events import CodecsProbed, Estimated, Failed, ModelLoaded, PressureActed
 from ui.chat_controller import ChatController
 from ui.chat_page import ChatPage
 from ui.composer.cost_feed import CostFeed
@@ -39,6 +39,7 @@ from ui.settings.preferences import Preferences
 from ui.shortcuts import bind_shortcuts
 from ui.sidebar.conversation_list import ConversationList
 from ui.sidebar.deletions import Deletions
+from ui.sidebar.exchange_actions import ExchangeActions
 from ui.sidebar.warmth_feed import WarmthFeed
 from ui.theme import Theme
 
@@ -82,6 +83,9 @@ class MainWindow(QMainWindow):
         self.message_changes = MessageChanges(
             session, store, self.controller, self.page.transcript, self.sidebar.undo_bar, self
         )
+        self.exchange = ExchangeActions(
+            store, self, hidden=lambda: self.deletions.hidden, language=lambda: self.language.current
+        )
         self.compressions = Compressions(session, self.controller, self._live, self.sidebar.model, self)
         self.preferences = Preferences(settings, on_settings_changed, session, library, self.theme, self.language, self)
         self.dialogs = Dialogs(self.preferences, presets, library, store, self.controller, self.changes, loaded, self)
@@ -99,6 +103,8 @@ class MainWindow(QMainWindow):
 
     @Slot(object)
     def _on_event_arrived(self, event: object) -> None:
+        if isinstance(event, Estimated) and event.conversation_id:
+            self.sidebar.set_cost(event.conversation_id, event.new_tokens, event.seconds)
         if self.cost.take(event):
             return
         if getattr(event, "conversation_id", None) in self.deletions.hidden and not isinstance(event, Failed):
@@ -214,6 +220,11 @@ class MainWindow(QMainWindow):
             self._show_head(current)
 
     @Slot(str)
+    def _on_export_current_requested(self, file_format: str) -> None:
+        if self.controller.current is not None:
+            self.exchange.export_chats([self.controller.current], file_format)
+
+    @Slot(str)
     def _on_forked(self, conversation_id: str) -> None:
         self._refresh_conversations()
         self.controller.open(conversation_id)
@@ -237,6 +248,7 @@ class MainWindow(QMainWindow):
         self.sidebar.set_narrow(self.width() < _NARROW_PX)
 
     def closeEvent(self, event: QCloseEvent) -> None:
+        self.exchange.stop()
         self.controller.keep_draft(is_closing=True)
         self.deletions.commit()
         geometry = bytes(self.saveGeometry().toBase64().data()).decode("ascii")
@@ -269,6 +281,7 @@ class MainWindow(QMainWindow):
         self.controller.cost_changed.connect(self.cost.refresh)
         self._wire_sidebar()
         self._wire_header()
+        self._wire_exchange()
         self._wire_keys()
 
     def _wire_sidebar(self) -> None:
@@ -314,6 +327,16 @@ class MainWindow(QMainWindow):
         header.compress_requested.connect(self.compressions.ask_how_current)
         header.undo_compression_requested.connect(self.compressions.undo_current)
 
+    def _wire_exchange(self) -> None:
+        exchange, header = self.exchange, self.header
+        self.sidebar.export_requested.connect(exchange.export_chats)
+        header.export_requested.connect(self._on_export_current_requested)
+        header.export_all_requested.connect(exchange.export_all)
+        header.import_requested.connect(exchange.import_files)
+        exchange.imported.connect(self._refresh_conversations)
+        exchange.failed.connect(self.controller.show_error)
+        exchange.told.connect(self.sidebar.tell)
+
     def _wire_keys(self) -> None:
         transcript, composer = self.page.transcript, self.page.composer
         transcript.focus_left.connect(self._focus_composer)
@@ -337,6 +360,8 @@ class MainWindow(QMainWindow):
                 "duplicate": self.changes.duplicate_current,
                 "compress": self.compressions.ask_how_current,
                 "undo_compression": self.compressions.undo_current,
+                "export_chat": partial(self._on_export_current_requested, "markdown"),
+                "import_chats": self.exchange.import_files,
                 "more": self.header.open_more_menu,
                 "shortcuts": self.dialogs.open_shortcuts,
                 "quit": self.close,

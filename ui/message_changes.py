@@ -16,6 +16,7 @@ from app.errors import AppError
 from app.store.removal import Removed
 from engine.protocol.commands import Role
 from ui.chat_controller import ChatController
+from ui.sidebar.row_words import title_words
 from ui.sidebar.undo_bar import UndoBar
 from ui.transcript.transcript import Transcript
 
@@ -90,7 +91,7 @@ class MessageChanges(QObject):
     @Slot(object)
     def fork(self, message_id: int) -> None:
         with self._in_current() as conversation_id:
-            title = self._store.conversation(conversation_id).title
+            title = title_words(self._store.conversation(conversation_id).title)
             copy = self._session.fork(conversation_id, message_id)
             self._store.set_title(copy.id, self.tr("{title} (from here)").format(title=title))
             self.forked.emit(copy.id)
