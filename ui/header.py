@@ -108,11 +108,11 @@ class Header(QWidget):
     @Slot()
     def open_model_menu(self) -> None:
         """By a key."""
-        self.model_button.showMenu()
+        _open_below(self.model_button, self.model_menu)
 
     @Slot()
     def open_more_menu(self) -> None:
-        self.more_button.showMenu()
+        _open_below(self.more_button, self.more_menu)
 
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
@@ -263,6 +263,14 @@ def _pill() -> QPushButton:
     button.setProperty("kind", "pill")
     button.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the icon stands behind the words
     return button
+
+
+def _open_below(button: QPushButton, menu: QMenu) -> None:
+    """As a click does, with an entry chosen to go on from with the arrow keys."""
+    menu.popup(button.mapToGlobal(button.rect().bottomLeft()))
+    enabled = [action for action in menu.actions() if action.isEnabled() and not action.isSeparator()]
+    if enabled:
+        menu.setActiveAction(enabled[0])
 
 
 def _short_name(name: str) -> str:

@@ -126,7 +126,8 @@ def test_a_new_chat_has_nothing_yet_to_rename_or_export(header: Header) -> None:
 def test_an_open_menu_follows_what_happens(header: Header) -> None:
     header.show_conversation("Rain")
     header.show_compression(False, False)
-    header.more_menu.popup(header.mapToGlobal(header.rect().bottomLeft()))
+    header.open_more_menu()
+    assert header.more_menu.activeAction() is header.more_menu.new_incognito  # the arrow keys go on from there
     compress = header.more_menu.compress
     assert not compress.isEnabled()
     header.show_compression(True, False)  # the reply has ended meanwhile
