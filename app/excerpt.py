@@ -17,9 +17,9 @@ def excerpt_of(text: str, words: tuple[str, ...]) -> tuple[str, tuple[tuple[int,
     folded = fold_flat(shown)
     places = [(folded.find(word), len(word)) for word in words]
     place, length = min((found for found in places if found[0] >= 0), default=(0, 1))
-    begin, last = (character_at(shown, position) for position in (place, place + length - 1)) if shown else (0, 0)
+    begin = character_at(shown, place) if shown else 0
     start = _word_start(shown, max(0, begin - _BEFORE), begin)
-    end = max(last + 1, _word_end(shown, start + _LENGTH))
+    end = max(begin + length, _word_end(shown, start + _LENGTH))  # a text is hardly ever longer than its folded form
     piece = Folded(shown[start:end])
     head, tail = (_CUT if start else ""), (_CUT if end < len(shown) else "")
     matches = tuple((len(head) + first, last - first) for first, last in _merged(_spans(piece, words)))

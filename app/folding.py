@@ -16,6 +16,7 @@ from itertools import accumulate
 _ACCENTS = re.compile("[\u0300-\u036f]+")  # of Latin, Greek and Cyrillic; those of other scripts tell words apart
 _HALVES = re.compile("[\ud800-\udfff]")  # lone surrogates, which no database takes
 _JOINED = re.compile("[\u1160-\u11ff]")  # vowels and final consonants of decomposed Hangul
+_SHORT = 2_000  # characters; up to here it is faster to fold each than to fold several beginnings
 
 
 def fold(text: str) -> str:
@@ -63,6 +64,8 @@ def character_at(shown: str, position: int) -> int:
     """The index of the character that a position in the folded text comes from; for texts of any length."""
     if shown.isascii():
         return position
+    if len(shown) <= _SHORT:
+        return bisect_right(list(accumulate(map(_length, shown))), position)
     low, high = 0, len(shown) - 1
     while low < high:
         middle = (low + high + 1) // 2

@@ -7,6 +7,7 @@ is imported twice is there twice.
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import stat
 from collections.abc import Iterator
@@ -52,8 +53,10 @@ def import_file(store: ConversationStore, path: Path) -> ImportResult:
     skipped = Skipped()
     try:
         chats = _conversations(_parsed(_text_of(path), path), path, skipped)
-    except RecursionError as error:
+    except RecursionError as error:  # nested thousands deep, as no conversation is
         raise unknown_format(path) from error
+    except MemoryError as error:
+        raise too_large(path, _MOST_MB) from error
     if not chats:
         raise empty(path)
     store.add_imported(chats)
@@ -84,9 +87,10 @@ def _parsed(text: str, path: Path) -> list[Any]:
         return [json.loads(text)]
     except ValueError as error:
         line = getattr(error, "lineno", 1)
-    lines = [(number, words) for number, words in enumerate(text.split("\n"), start=1) if words.strip()]
-    values = []
-    for number, words in lines:
+    values: list[Any] = []
+    for number, words in enumerate(io.StringIO(text), start=1):
+        if not words.strip():
+            continue
         try:
             values.append(json.loads(words))
         except ValueError as error:  # a value that breaks off within the first line was never meant as lines

@@ -186,6 +186,7 @@ def test_the_database_is_set_up_to_survive_a_crash(store):
     pragmas = {name: database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")}
     assert pragmas == {"journal_mode": "wal", "synchronous": 1}
     assert database.execute("PRAGMA foreign_keys").fetchone()[0] == 1
+    assert database.execute("PRAGMA temp_store").fetchone()[0] == 2, "incognito texts are sorted in memory"
     assert database.execute("PRAGMA busy_timeout").fetchone()[0] > 0
 
 

@@ -284,6 +284,20 @@ def test_an_export_of_chatgpt_comes_in_with_its_branches(store, tmp_path):
     )
 
 
+def test_parts_of_a_reply_stay_apart_where_another_version_follows_the_first(store, tmp_path):
+    mapping = {
+        "q": node(None, "user", "question"),
+        "part": node("q", "assistant", "Let me look."),
+        "a1": node("part", "assistant", "First end."),
+        "a2": node("part", "assistant", "Second end."),
+    }
+    import_file(store, file_with(tmp_path, {"mapping": mapping, "current_node": "a1"}))
+    (chat,) = store.conversations()
+    shown = store.messages(chat.id)
+    assert [one.text for one in shown] == ["question", "Let me look.", "First end."]
+    assert len(store.versions(shown[2].id)) == 2
+
+
 @pytest.mark.parametrize(
     "mapping",
     [

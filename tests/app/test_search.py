@@ -12,7 +12,7 @@ import pytest
 from app.conversation import MessageState, SearchHit
 from app.conversation_store import IN_MEMORY, ConversationStore
 from app.excerpt import excerpt_of
-from app.folding import Folded, flat, fold
+from app.folding import Folded, character_at, flat, fold
 from app.search_words import words_of
 from engine.protocol.commands import Role
 from engine.protocol.events import FinishReason
@@ -273,7 +273,7 @@ ODD = "aé하ㅎﬁßİǆ각Ⅷ㎏½🍊\u0301\u0323\u05b0が\u200b \n\u3000" + 
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_every_place_in_a_folded_text_leads_back_to_the_character_it_comes_from(seed):
+def test_every_place_in_a_folded_text_leads_back_to_the_character_it_comes_from(seed, monkeypatch):
     chance = random.Random(seed)
     folded = Folded(flat("".join(chance.choices(ODD, k=40))))
     assert folded.folded == fold(folded.shown)
@@ -283,6 +283,10 @@ def test_every_place_in_a_folded_text_leads_back_to_the_character_it_comes_from(
     for position, owner in enumerate(owners):
         first, last = folded.span(position, position + 1)
         assert first <= owner < last
+        assert character_at(folded.shown, position) == owner
+        monkeypatch.setattr("app.folding._SHORT", 0)
+        assert character_at(folded.shown, position) == owner
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("seed", range(5))
