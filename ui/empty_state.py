@@ -24,6 +24,10 @@ class EmptyState(QWidget):
         self._greeting = QLabel(alignment=Qt.AlignmentFlag.AlignHCenter)
         self._greeting.setProperty("kind", "greeting")
         self._greeting.setWordWrap(True)
+        self.incognito = QLabel(alignment=Qt.AlignmentFlag.AlignHCenter)
+        self.incognito.setProperty("kind", "muted")
+        self.incognito.setWordWrap(True)
+        self.incognito.hide()
         self.status = QLabel(alignment=Qt.AlignmentFlag.AlignCenter)
         self.status.setProperty("kind", "muted")
         self._dot = Dot(theme)
@@ -42,6 +46,10 @@ class EmptyState(QWidget):
         self.status.setWordWrap(len(words) > _ONE_LINE)
         self._dot.set_role(dot_role)
 
+    def show_incognito(self, is_incognito: bool) -> None:
+        """Whether the chat that begins here is kept in memory only."""
+        self.incognito.setVisible(is_incognito)
+
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
             self._retranslate()
@@ -59,6 +67,7 @@ class EmptyState(QWidget):
 
     def _retranslate(self) -> None:
         self._greeting.setText(self.tr("What shall we talk about?"))
+        self.incognito.setText(self.tr("Incognito: kept in memory only, gone when Ember closes"))
         texts = (
             self.tr("Explain why the sky is blue in three sentences"),
             self.tr("Write a short poem about rain on a tin roof"),
@@ -84,6 +93,7 @@ class EmptyState(QWidget):
         column.addWidget(self._icon)
         column.addSpacing(8)
         column.addWidget(self._greeting)
+        column.addWidget(self.incognito)
         column.addLayout(status_row)
         column.addSpacing(16)
         for button in self.suggestions:

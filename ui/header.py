@@ -55,6 +55,7 @@ class Header(QWidget):
         self._model: ModelInfo | None = None
         self._is_loading = True
         self._has_conversation = False
+        self._is_incognito = False
         self._refused_codecs: tuple[str, ...] = ()
         self.title = ElidedLabel()
         self.title.setProperty("kind", "title")
@@ -76,11 +77,13 @@ class Header(QWidget):
         self._on_theme_changed()
         self._retranslate()
 
-    def show_conversation(self, title: str | None) -> None:
+    def show_conversation(self, title: str | None, *, is_incognito: bool = False) -> None:
         """None: a new chat that is not stored yet."""
         self._has_conversation = title is not None
+        self._is_incognito = is_incognito
         self.more_menu.show_conversation(self._has_conversation)
-        self.title.set_full_text(title or self.tr("New chat"))
+        new_chat = self.tr("New incognito chat") if is_incognito else self.tr("New chat")
+        self.title.set_full_text(title or new_chat)
 
     def show_pinned(self, is_pinned: bool) -> None:
         self.more_menu.show_pinned(is_pinned)
@@ -118,7 +121,7 @@ class Header(QWidget):
         if event.type() == QEvent.Type.LanguageChange:
             self._retranslate()
             if not self._has_conversation:
-                self.show_conversation(None)
+                self.show_conversation(None, is_incognito=self._is_incognito)
         super().changeEvent(event)
 
     @Slot()

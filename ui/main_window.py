@@ -145,7 +145,9 @@ class MainWindow(QMainWindow):
 
     def _show_head(self, conversation: Conversation | None) -> None:
         title = conversation.title if conversation else ""
-        self.header.show_conversation(title if conversation else None)
+        is_incognito = conversation.is_incognito if conversation else self.controller.is_new_incognito
+        self.header.show_conversation(title if conversation else None, is_incognito=is_incognito)
+        self.page.empty.show_incognito(is_incognito)
         self.header.show_pinned(conversation is not None and conversation.is_pinned)
         self.setWindowTitle(f"{title} – Ember" if title else "Ember")
 

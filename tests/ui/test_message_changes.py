@@ -212,6 +212,8 @@ def test_the_policy_chosen_in_the_settings_goes_to_the_engine(desk: Desk) -> Non
 def test_an_incognito_chat_is_asked_for_by_key_and_leaves_nothing_on_disk(desk: Desk, data_dir: Path) -> None:
     QTest.keyClick(desk.window, Qt.Key.Key_N, Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier)
     assert desk.window.controller.is_new_incognito
+    assert desk.window.header.title.full_text == "New incognito chat"
+    assert desk.window.page.empty.incognito.isVisible()
     request = desk.send("the marmot sleeps")
     assert request.is_incognito
     desk.engine.finish(request, "softly")
