@@ -206,6 +206,14 @@ def test_while_it_streams_an_unfinished_formula_is_text(body: ReplyBody) -> None
     assert body.plain_text() == "Look:\n$$x^2$$\nDone."
 
 
+def test_drawing_again_leaves_nothing_behind(body: ReplyBody) -> None:
+    for _ in range(5):
+        body.feed("so $x^2$ ")
+    (part,) = body.parts
+    assert isinstance(part, ProsePart)
+    assert len(part.document().findChildren(FormulaObject)) == 1
+
+
 def test_nothing_is_ever_loaded(body: ReplyBody, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 

@@ -22,6 +22,7 @@ _BOX_LEFT = 21.0  # from the text
 _BULLET_LEFT = 12.0
 _BULLET_RADIUS = 2.4
 _NUMBER_GAP = 6.0
+_AHEAD_PX = 200  # cells of a table are not one below the other
 
 
 def marker_room(number: int) -> int:
@@ -30,8 +31,9 @@ def marker_room(number: int) -> int:
 
 
 def paint_marks(painter: QPainter, document: QTextDocument, tokens: Tokens, exposed: QRect, width: int) -> None:
-    block = document.begin()
-    while block.isValid():
+    """Look only at the blocks in `exposed`: a reply may be long, and a line of it is drawn thirty times a second."""
+    block = _first_block(document, exposed)
+    while block.isValid() and _rect(block).top() <= exposed.bottom() + _AHEAD_PX:
         block_format = block.blockFormat()
         if block_format.hasProperty(QUOTE_PROPERTY):
             _paint_quote(painter, block, tokens, exposed)
@@ -43,6 +45,15 @@ def paint_marks(painter: QPainter, document: QTextDocument, tokens: Tokens, expo
         elif block_format.hasProperty(MARKER_PROPERTY):
             _paint_marker(painter, block, tokens, exposed)
         block = block.next()
+
+
+def _first_block(document: QTextDocument, exposed: QRect) -> QTextBlock:
+    place = document.documentLayout().hitTest(QPointF(0, exposed.top()), Qt.HitTestAccuracy.FuzzyHit)
+    block = document.findBlock(max(0, place))
+    for _ in range(2):
+        if block.previous().isValid():
+            block = block.previous()
+    return block
 
 
 def quote_bars(quotes: tuple[int, ...]) -> str:

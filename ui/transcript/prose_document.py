@@ -169,9 +169,9 @@ class ProseWriter:
 
     def _handle_formulas(self) -> None:
         """The document learns to draw formulas with the first of them."""
-        if not self._has_formulas:
+        if not self._has_formulas and self._document.findChild(FormulaObject) is None:
             FormulaObject(self._document)
-            self._has_formulas = True
+        self._has_formulas = True
 
     def _span_format(self, span: Span, base: QTextCharFormat) -> QTextCharFormat:
         result = QTextCharFormat(base)
