@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import errno
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from engine import bench, compression, estimate, verification
 from engine.kv.chat_key import chat_key, conversation_of
 from engine.kv.manager import CacheManager
+from engine.kv.store.collector import Eviction
 from engine.kv.store.deletion import delete_conversation
 from engine.kv.store.files import StoreFiles
 from engine.kv.store.records import FORMAT_VERSION
@@ -94,6 +95,12 @@ class Runtime:
         self._pinned = conversation_ids
         if self._caches is not None:
             self._caches.pin(conversation_ids)
+
+    def configure(self, config: EngineConfig) -> None:
+        """Use other budgets, caps, precision and chunk from now on; what is over them goes."""
+        self._config = config
+        if self._caches is not None:
+            self._tell_evictions(self._caches.configure(config), self._emit)
 
     def load(self, command: LoadModel) -> ModelInfo:
         """Replace the model. Raises ModelError; then no model is loaded."""
@@ -275,15 +282,18 @@ class Runtime:
             event = dataclasses.replace(event, conversation_id=conversation_of(event.conversation_id))
         self._emit(event)
 
+    def _tell_evictions(self, evictions: Sequence[Eviction], tell: Callable[[Event], None]) -> None:
+        for one in evictions:
+            memory, budget = self._memory_bytes, self._config.memory_budget_bytes
+            conversation_id = conversation_of(one.conversation_id)
+            tell(PressureActed(conversation_id, "evict_disk", one.nbytes, None, memory, budget))
+
     def _save_ended(self, result: SaveResult) -> None:
         """On the saver's thread."""
         caches = self._caches
         if caches is not None:
             caches.saved(result)
-        for one in result.evicted:
-            memory, budget = self._memory_bytes, self._config.memory_budget_bytes
-            conversation_id = conversation_of(one.conversation_id)
-            self._on_saved(PressureActed(conversation_id, "evict_disk", one.nbytes, None, memory, budget))
+        self._tell_evictions(result.evicted, self._on_saved)
         if result.is_cancelled:
             return
         conversation_id = conversation_of(result.conversation_id)

@@ -20,6 +20,7 @@ from engine.memory import read_memory
 from engine.model.loader import LoadedModel
 from engine.prompt import Prompt, check_room, make_prompt
 from engine.protocol.commands import Generate
+from engine.protocol.config import ContextPolicy
 from engine.protocol.events import (
     Event,
     Finished,
@@ -34,6 +35,9 @@ from engine.protocol.events import (
 
 _TEXT_INTERVAL_S = 1 / 30
 _STATISTICS_INTERVAL_S = 1 / 10
+_NOT_COMPRESSED = (
+    "This chat's cache cannot be compressed and moved together, so its oldest messages left the model's view instead."
+)
 
 Emit = Callable[[Event], None]
 IsCancelled = Callable[[], bool]
@@ -148,6 +152,7 @@ class Turn:
                 drafted_tokens=decode.drafted_tokens,
                 accepted_tokens=decode.accepted_tokens,
             ),
+            notes=(_NOT_COMPRESSED,) if prompt.num_dropped and command.on_overflow is ContextPolicy.COMPRESS else (),
         )
 
     def _reply_start(self, prompt: Prompt) -> int:

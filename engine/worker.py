@@ -22,6 +22,7 @@ from engine.native_libraries import preload_torch
 from engine.protocol.commands import (
     Command,
     Compress,
+    Configure,
     Estimate,
     Forget,
     ForgetUnknown,
@@ -124,6 +125,8 @@ class EngineWorker:
                 self._on_event(dataclasses.replace(report, request_id=command.request_id))
             case Pin():
                 self._pinned = command.conversation_ids
+            case Configure():
+                self._config = self._with_present_places(command.config)
             case Forget():
                 try:
                     delete_from_disk(self._config.kv_dir, command.conversation_id)
@@ -134,6 +137,13 @@ class EngineWorker:
             case _:
                 return False
         return True
+
+    def _with_present_places(self, config: EngineConfig) -> EngineConfig:
+        """Folders and threads stay as they were at the start."""
+        now = self._config
+        return dataclasses.replace(
+            config, kv_dir=now.kv_dir, converted_dir=now.converted_dir, num_threads=now.num_threads
+        )
 
     def _forget_unknown(self, command: ForgetUnknown) -> None:
         try:
@@ -194,6 +204,9 @@ class EngineWorker:
                 runtime.save(command)
             case Pin():
                 runtime.pin(command.conversation_ids)
+            case Configure():
+                self._config = self._with_present_places(command.config)
+                runtime.configure(self._config)
             case Forget():
                 try:
                     runtime.forget(command.conversation_id)

@@ -48,10 +48,15 @@ class CodecChoice:
         self._model = model
         self._file = folder / _FILE
         self._on_probed = on_probed
-        self._wanted = None if config.kv_precision == KV_AUTO else config.kv_precision
+        self._wanted: str | None = None
+        self.configure(config)
         self._kl: dict[str, float] = self._read()
         if self._kl:
             self._tell()
+
+    def configure(self, config: EngineConfig) -> None:
+        """What the user wants chats to be kept in, from now on."""
+        self._wanted = None if config.kv_precision == KV_AUTO else config.kv_precision
 
     @property
     def is_probed(self) -> bool:

@@ -26,7 +26,7 @@ from engine.kv.relief import ACTIVE_RECENT_TOKENS, Relief
 from engine.kv.report import report_caches
 from engine.kv.resident import Resident, common_prefix
 from engine.kv.spare import SpareArena
-from engine.kv.store.collector import Limits
+from engine.kv.store.collector import Eviction, Limits
 from engine.kv.store.files import StoreFiles
 from engine.kv.store.leftovers import remove_leftovers
 from engine.kv.store.records import FORMAT_VERSION
@@ -162,6 +162,46 @@ class CacheManager:
         is_from_disk = any(one is not None and one.bytes_read for one in (lossy, restored))
         self.rates.activated(reused * self._model.geometry.bytes_per_token, restore_s, is_from_disk=is_from_disk)
         return Activation(cache, reused, restore_s, miss)
+
+    def configure(self, config: EngineConfig) -> tuple[Eviction, ...]:
+        """Keep within other limits, and in another precision, from now on. Returns what was deleted from disk for it.
+
+        Between turns; the chat used last is the active one.
+        """
+        self._config = config
+        self._relief.configure(config)
+        self.codecs.configure(config)
+        self.persistence.collector.limits = Limits(config.disk_cap_bytes, config.disk_floor_bytes)
+        last = self.residents[-1].conversation_id if self._residents else ""
+        self._quantize_parked()
+        self.keep_within_budget(last)
+        self._relief.make_room(0, last)
+        if self.is_tight:
+            self.spare.release()
+        evicted = self.persistence.writer.collect()
+        self.reasons.evicted(evicted)
+        self._save_again(last)
+        return evicted
+
+    def _save_again(self, key: str) -> None:
+        """The chat's memory has moved: a save that was under way is begun anew."""
+        resident = self._residents.get(key)
+        if resident is None or not resident.length or not self._relief.can_save(resident):
+            return
+        if not self.persistence.writer.is_pending(key) and not self.is_kept_on_disk(resident):
+            self.save(key, "")
+
+    def _quantize_parked(self) -> None:
+        """Where the user wants a codec, parked chats take it now; others when they are parked or grow."""
+        codec = self.codecs.fixed
+        if codec is None:
+            return
+        for key, resident in self._residents.items():
+            is_parked = resident.working is None and resident.length and not resident.has_states
+            if is_parked and not self.persistence.writer.is_pending(key):
+                with contextlib.suppress(ValueError):  # numbers that it does not take: they stay as they are
+                    resident.quantize(codec)
+        return_freed_memory()
 
     def pin(self, conversation_ids: frozenset[str]) -> None:
         """These conversations go last when memory or disk runs short."""

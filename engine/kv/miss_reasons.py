@@ -9,6 +9,7 @@ from engine.kv.chat_key import conversation_of
 from engine.kv.fingerprint import difference
 from engine.kv.persistence import Persistence, miss_of
 from engine.kv.resident import common_prefix
+from engine.kv.store.collector import Eviction
 from engine.kv.store.files import StoreFiles, file_stem
 from engine.kv.store.writer import SaveResult
 from engine.model.loader import LoadedModel
@@ -28,10 +29,14 @@ class MissReasons:
 
     def saved(self, result: SaveResult) -> None:
         """A save ended: remember whom the disk limit cost its files."""
-        self._evicted.update(one.conversation_id for one in result.evicted)
+        self.evicted(result.evicted)
         if result.error is None and not result.is_cancelled:
             self._files.lost.pop(file_stem(result.conversation_id), None)
             self._evicted.discard(result.conversation_id)
+
+    def evicted(self, evictions: Sequence[Eviction]) -> None:
+        """The disk limit cost them their files."""
+        self._evicted.update(one.conversation_id for one in evictions)
 
     def is_lost(self, conversation_id: str) -> bool:
         """Whether files of the conversation were missing or damaged when the folder was read, and none since."""

@@ -45,6 +45,9 @@ class Relief:
         self._caches = caches
         self._on_pressure = on_pressure
 
+    def configure(self, config: EngineConfig) -> None:
+        self._config = config
+
     def make_room(self, needed_bytes: int, active_id: str) -> None:
         """Follow the policy until it has nothing to do, for a cache of `needed_bytes` about to be made."""
         actions = self._plan(needed_bytes, active_id)

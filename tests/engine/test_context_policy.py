@@ -122,6 +122,19 @@ def test_the_view_is_moved_ahead_and_read_while_nobody_waits(start_engine: Start
     assert following.statistics.reused_tokens >= move.tokens - 4
 
 
+def test_what_cannot_be_compressed_and_moved_together_leaves_the_view_and_says_so(
+    start_engine: StartEngine, tiny_model: Path
+) -> None:
+    engine = start_engine(tiny_model)
+    messages = [user(digits(250)), ChatMessage(Role.ASSISTANT, "y"), user(digits(250, 1))]
+    finished = engine.reply("a", messages, on_overflow=ContextPolicy.COMPRESS)
+    (move,) = [move for move in moves(engine) if not move.is_ahead]
+    assert move.num_dropped == 2
+    assert any("left the model's view" in note for note in finished.notes)
+    plain = engine.reply("b", [user("short")], on_overflow=ContextPolicy.COMPRESS)
+    assert plain.notes == ()
+
+
 def test_what_does_not_fit_by_itself_is_refused_with_the_numbers(start_engine: StartEngine, tiny_model: Path) -> None:
     engine = start_engine(tiny_model)
     messages = (SYSTEM, user("x"), ChatMessage(Role.ASSISTANT, "y"), user(digits(600)))

@@ -137,6 +137,12 @@ class StoreWriter:
             self.discard(key)
         self._collector.delete_conversation(conversation_id)
 
+    def collect(self) -> tuple[Eviction, ...]:
+        """Delete what is over the limits now; not what is being saved."""
+        with self._turn:
+            protected = set(self._jobs)
+        return self._collector.collect(protected)
+
     def is_pending(self, conversation_id: str) -> bool:
         with self._turn:
             return any(not job.is_cancelled for job in self._jobs.get(conversation_id, ()))
