@@ -17,7 +17,7 @@ from ui.transcript.attachment_dialog import AttachmentDialog
 
 _CHIP_PX, _GAP = 28, 6
 _AROUND_PX = 40  # icon, padding and border of a chip
-_LONGEST_NAME_PX = 220
+_WIDEST_PX = 270  # name and size
 
 
 class AttachmentChips(QWidget):
@@ -55,8 +55,9 @@ class AttachmentChips(QWidget):
         return QSize(self.width(), self.heightForWidth(self.width()))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        for button, rect in zip(self.buttons, self._rects(self.width()), strict=True):
+        for button, rect, attachment in zip(self.buttons, self._rects(self.width()), self._attachments, strict=True):
             button.setGeometry(rect)
+            button.setText(_words(attachment, rect.width() - _AROUND_PX).replace("&", "&&"))
 
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
@@ -68,11 +69,9 @@ class AttachmentChips(QWidget):
         dialog.open()
 
     def _retranslate(self) -> None:
-        metrics = QFontMetrics(ui_font(SECONDARY_PX))
         for button, attachment in zip(self.buttons, self._attachments, strict=True):
-            shown = metrics.elidedText(attachment.name, Qt.TextElideMode.ElideMiddle, _LONGEST_NAME_PX)
             size = numbers.size(attachment.num_bytes)
-            button.setText(f"{shown}  {size}".replace("&", "&&"))
+            button.setText(_words(attachment, _WIDEST_PX).replace("&", "&&"))
             button.setAccessibleName(self.tr("File {name}, {size}").format(name=attachment.name, size=size))
             button.setToolTip(self.tr("Show the text that the model read of {name}").format(name=attachment.name))
 
@@ -80,10 +79,18 @@ class AttachmentChips(QWidget):
         metrics = QFontMetrics(ui_font(SECONDARY_PX))
         rects: list[QRect] = []
         x = y = 0
-        for button in self.buttons:
-            chip = min(width, metrics.horizontalAdvance(button.text().replace("&&", "&")) + _AROUND_PX)
+        for attachment in self._attachments:
+            chip = min(width, metrics.horizontalAdvance(_words(attachment, _WIDEST_PX)) + _AROUND_PX)
             if x and x + chip > width:
                 x, y = 0, y + _CHIP_PX + _GAP
             rects.append(QRect(x, y, chip, _CHIP_PX))
             x += chip + _GAP
         return rects
+
+
+def _words(attachment: Attachment, at_most: int) -> str:
+    """Name and size in `at_most` pixels; the name gives way."""
+    metrics = QFontMetrics(ui_font(SECONDARY_PX))
+    size = f"  {numbers.size(attachment.num_bytes)}"
+    room = max(0, at_most - metrics.horizontalAdvance(size))
+    return metrics.elidedText(attachment.name, Qt.TextElideMode.ElideMiddle, room) + size

@@ -7,6 +7,7 @@ from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
 
 from app.conversation import Message
+from engine.protocol.events import FinishReason
 from ui import numbers
 from ui.icons import icon
 from ui.theme import Theme, ui_font
@@ -146,8 +147,14 @@ class MessageToolbar(QWidget):
         return button
 
 
-def reserved_width() -> int:
+def reserved_width(message: Message) -> int:
     """Pixels kept free for the buttons beside the words of a reply."""
     metrics = QFontMetrics(ui_font(SECONDARY_PX))
-    texts = [words(action) for action in (Action.COPY, Action.REGENERATE, Action.EDIT)] + ["88 / 88"]
-    return sum(metrics.horizontalAdvance(text) + _SPACING + 2 for text in texts) + 4 * _ICON_PX + _SPACING
+    texts = [words(action) for action in (Action.COPY, Action.REGENERATE, Action.EDIT)]
+    if message.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH):
+        texts.append(words(Action.CONTINUE))
+    width = sum(metrics.horizontalAdvance(text) + _SPACING + 2 for text in texts) + _ICON_PX + 4 + _SPACING
+    if message.num_versions > 1:
+        arrows = 2 * (_ICON_PX + 8) + _SPACING
+        width += metrics.horizontalAdvance(f"{message.num_versions} / {message.num_versions}") + arrows
+    return width

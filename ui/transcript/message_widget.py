@@ -79,6 +79,10 @@ class MessageWidget(QWidget):
         """The height of the toolbar's row, with the space above it."""
         raise NotImplementedError
 
+    def _toolbar_rise(self, width: int) -> int:
+        """How far above the lower edge the toolbar begins."""
+        return TOOLBAR_PX
+
     def _place_content(self, width: int, height: int) -> None:
         raise NotImplementedError
 
@@ -330,8 +334,9 @@ class MessageWidget(QWidget):
 
     def _place_toolbar(self) -> None:
         if self._toolbar is not None:
-            size = self._toolbar.sizeHint()
-            self._toolbar.setGeometry(self.width() - size.width(), self.height() - TOOLBAR_PX, size.width(), TOOLBAR_PX)
+            width = self._toolbar.sizeHint().width()
+            top = self.height() - self._toolbar_rise(self.width())
+            self._toolbar.setGeometry(self.width() - width, top, width, TOOLBAR_PX)
 
 
 def _is_menu_key(event: QKeyEvent) -> bool:

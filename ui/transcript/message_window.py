@@ -166,10 +166,8 @@ class MessageWindow:
             return None
         seen = self._rows_between(value, value + self._page)
         ready = next((row for row in seen if row in self._fresh), seen[-1] + 1 if is_upward else seen[0])
-        outward = [
-            *reversed(range(seen[0], ready)),
-            *range(ready, seen[-1] + 1),
-        ]  # so that nothing ready is pushed away
+        # outward from what is ready, so that nothing ready is pushed away
+        outward: list[int] = [*reversed(range(seen[0], ready)), *range(ready, seen[-1] + 1)]
         for row in outward:
             if row not in self._fresh:
                 return row

@@ -30,6 +30,7 @@ _CHIPS_GAP = 8
 _TAIL_RADIUS = 3
 _ABOVE_TOOLBAR = 2
 _ABOVE_STATISTICS = 7
+_LEAST_WORDS_PX = 250
 
 
 class UserMessage(MessageWidget):
@@ -261,7 +262,12 @@ class AssistantMessage(MessageWidget):
         self.statistics.setVisible(self._editor is None)
 
     def _lower_height(self, width: int) -> int:
-        return _ABOVE_STATISTICS + self._statistics_height(width)
+        words = self._words_height(width)
+        return _ABOVE_STATISTICS + (words + TOOLBAR_PX if self._is_narrow(width) else max(words, TOOLBAR_PX))
+
+    def _toolbar_rise(self, width: int) -> int:
+        """It stands beside the first line of the words, or below them where the column is narrow."""
+        return TOOLBAR_PX if self._is_narrow(width) else self._lower_height(width) - _ABOVE_STATISTICS
 
     def _content_height(self, width: int) -> int:
         height = self.body.heightForWidth(width)
@@ -269,17 +275,22 @@ class AssistantMessage(MessageWidget):
 
     def _place_content(self, width: int, height: int) -> None:
         self.body.setGeometry(0, 0, width, height)
-        words = self._words_width(width)
-        self.statistics.setGeometry(0, height + _ABOVE_STATISTICS, words, self._statistics_height(width))
+        top = height + _ABOVE_STATISTICS
+        self.statistics.setGeometry(0, top, self._words_width(width), self._words_height(width))
 
     def _show_content(self, is_shown: bool) -> None:
         self.body.setVisible(is_shown)
         self.statistics.setVisible(is_shown and not self._is_live)
 
-    def _words_width(self, width: int) -> int:
-        return max(width // 3, width - reserved_width())
+    def _is_narrow(self, width: int) -> bool:
+        return width - reserved_width(self._message) < _LEAST_WORDS_PX
 
-    def _statistics_height(self, width: int) -> int:
+    def _words_width(self, width: int) -> int:
+        return width if self._is_narrow(width) else width - reserved_width(self._message)
+
+    def _words_height(self, width: int) -> int:
+        """At least a line, as tall as the buttons beside it."""
         if self._is_live:
-            return TOOLBAR_PX
-        return max(TOOLBAR_PX, self.statistics.heightForWidth(self._words_width(width)))
+            return 0 if self._is_narrow(width) else TOOLBAR_PX
+        words = self.statistics.heightForWidth(self._words_width(width))
+        return words if self._is_narrow(width) else max(words, TOOLBAR_PX)

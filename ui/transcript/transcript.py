@@ -168,12 +168,6 @@ class Transcript(MessageScroll):
             self.reveal(*lines)
 
     def begin_edit(self, message_id: int) -> None:
-        """Open a message's editor, unless the conversation is busy."""
-        row = self.window_rows.row_of(message_id)
-        if row is not None and self._actions.is_quiet:
-            self.go_to_row(row, _FOUND_SHARE).begin_edit()
-
-    def begin_edit(self, message_id: int) -> None:
         """Open the editor of a message, wherever it is, if it may be edited now."""
         row = self.window_rows.row_of(message_id)
         if row is not None:
