@@ -33,6 +33,7 @@ from app.exchange.incoming import IncomingConversation, Skipped
 from app.exchange.plain_import import is_plain_conversation, is_plain_list, is_plain_message, read_plain
 
 _MOST_MB = 256
+_MOST_LINES = 1_000_000
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -95,6 +96,8 @@ def _parsed(text: str, path: Path) -> list[Any]:
             values.append(json.loads(words))
         except ValueError as error:  # a value that breaks off within the first line was never meant as lines
             raise not_json(path, number if values else line) from error
+        if not isinstance(values[-1], dict | list) or len(values) > _MOST_LINES:
+            raise unknown_format(path)
     if not values:
         raise empty(path)
     return values

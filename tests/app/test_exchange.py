@@ -454,6 +454,7 @@ def test_in_an_export_what_only_speeds_things_up_may_make_no_sense(store, tmp_pa
         ("[" + "9" * 10_000 + "]", ImportNotJsonError),
         ("<html>404</html>", ImportNotJsonError),
         ("7", ImportUnknownFormatError),
+        ("7\n7", ImportUnknownFormatError),
         ("null", ImportUnknownFormatError),
         ('"text"', ImportUnknownFormatError),
         ([1, 2], ImportUnknownFormatError),
@@ -489,6 +490,10 @@ def test_what_cannot_be_read_is_refused(store, tmp_path, monkeypatch):
     monkeypatch.setattr("app.exchange.import_file._MOST_MB", 0)
     with pytest.raises(ImportTooLargeError):
         import_file(store, file_with(tmp_path, [QUESTION]))
+    monkeypatch.undo()
+    monkeypatch.setattr("app.exchange.import_file._MOST_LINES", 2)
+    with pytest.raises(ImportUnknownFormatError):
+        import_file(store, file_with(tmp_path, "[]\n" * 4))
 
 
 def test_a_failure_while_storing_leaves_nothing(store, tmp_path, monkeypatch):
