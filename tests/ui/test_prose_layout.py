@@ -12,6 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from ui.theme import Theme
 from ui.transcript.flow_text import FlowText
+from ui.transcript.prose_document import write_plain
 from ui.transcript.prose_part import ProsePart
 from ui.transcript.reply_body import ReplyBody
 
@@ -166,3 +167,30 @@ def test_the_markers_of_lists_are_where_the_text_is(qtbot: QtBot, theme: Theme) 
     accent = QColor(theme.tokens.accent)
     boxes = [x for x in range(80) for y in range(image.height()) if image.pixelColor(x, y) == accent]
     assert 24 < min(boxes) < max(boxes) < 48
+
+
+def places(text: FlowText) -> list[tuple[float, int]]:
+    """Where each block lies and how many lines it has, as it is now: nothing is laid out for the asking."""
+    result = []
+    block = text.document().begin()
+    while block.isValid():
+        result.append((block.layout().position().y(), block.layout().lineCount()))
+        block = block.next()
+    return result
+
+
+def test_no_line_stays_as_it_was_for_another_width(qtbot: QtBot, theme: Theme) -> None:
+    text = FlowText(theme)
+    qtbot.addWidget(text)
+    lines = [f"words that wrap where it is narrow, number {n}" for n in range(300)]
+    write_plain(text.document(), "\n".join(lines), theme.tokens)
+    text.resize(600, 400)
+    text.show()
+    text.document().size()
+    wide = places(text)
+    text.heightForWidth(150)
+    assert places(text) == wide
+    text.resize(150, 400)
+    narrow = places(text)
+    text.document().size()
+    assert places(text) == narrow != wide

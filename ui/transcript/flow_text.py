@@ -10,6 +10,7 @@ from PySide6.QtCore import QMimeData, QSize, Qt, QUrl, Slot
 from PySide6.QtGui import (
     QPainter,
     QPaintEvent,
+    QResizeEvent,
     QTextDocument,
     QWheelEvent,
 )
@@ -65,6 +66,10 @@ class FlowText(QTextBrowser):
 
     def minimumSizeHint(self) -> QSize:
         return QSize(1, 1)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._lay_out_whole()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         event.ignore()
@@ -133,4 +138,10 @@ class FlowText(QTextBrowser):
         document.setTextWidth(width)
         result = measure(document)
         document.setTextWidth(drawn)
+        self._lay_out_whole()
         return result
+
+    def _lay_out_whole(self) -> None:
+        """Qt lays a document out down to where it is seen, and the rest when there is time; until then lines that were
+        broken for another width lie over those below. Asking for its size lays out all of it."""
+        self.document().size()
