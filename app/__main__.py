@@ -61,6 +61,9 @@ def _make_engine(config: EngineConfig, on_event: Callable[[Event], None]) -> Eng
 def _open_window(paths: DataPaths) -> int:
     from PySide6.QtWidgets import QApplication
 
+    from app.scale import scale_window
+
+    scale_window(paths.settings, os.environ)
     application = QApplication(sys.argv[:1])
     application.setApplicationName("Ember")
     application.setDesktopFileName("ember")

@@ -24,7 +24,7 @@ class LiveSettings:
         self._engine = engine
 
     def change(self, settings: Settings) -> None:
-        """The engine hears only of what concerns it. One that cannot be kept holds until the end."""
+        """The engine hears only of what concerns it. Raises StorageError: they hold until the end then."""
         before, after = (engine_config(self._paths, one) for one in (self.current, settings))
         self.current = settings
         self._session.settings_changed(settings)
@@ -34,3 +34,4 @@ class LiveSettings:
             save_settings(self._paths.settings, settings)
         except StorageError as error:
             _log.warning("The settings were not saved: %s", error)
+            raise

@@ -46,12 +46,16 @@ class Dialogs(QObject):
 
     @Slot()
     def open_settings(self) -> None:
+        if self._is_one_open():
+            return
         loaded, self._loaded = self._loaded, None
         self._open(SettingsDialog(self._preferences, self._library, self._presets, loaded, self._window))
 
     @Slot()
     def open_chat_settings(self) -> None:
         """Of the chat that is shown; a new one is stored once something is set."""
+        if self._is_one_open():
+            return
         current = self._controller.current
         conversation: Conversation | None = None
         if current is not None:
@@ -67,7 +71,8 @@ class Dialogs(QObject):
 
     @Slot()
     def open_shortcuts(self) -> None:
-        self._open(ShortcutsDialog(self._window))
+        if not self._is_one_open():
+            self._open(ShortcutsDialog(self._window))
 
     def _keep(self, conversation_id: str | None, system_prompt: str, options: ChatOptions, model: str | None) -> None:
         if conversation_id is None:
@@ -78,12 +83,15 @@ class Dialogs(QObject):
             self._changes.set_ways(conversation_id, system_prompt, options, model)
             self._controller.cost_changed.emit()
 
+    def _is_one_open(self) -> bool:
+        """It comes to the front then."""
+        if self.open_dialog is None:
+            return False
+        self.open_dialog.raise_()
+        self.open_dialog.activateWindow()
+        return True
+
     def _open(self, dialog: QDialog) -> None:
-        if self.open_dialog is not None:
-            dialog.deleteLater()
-            self.open_dialog.raise_()
-            self.open_dialog.activateWindow()
-            return
         self.open_dialog = dialog
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         dialog.destroyed.connect(self._on_destroyed)

@@ -259,7 +259,7 @@ class MainWindow(QMainWindow):
 
     def _lay_out(self, geometry: str) -> None:
         self.setWindowIcon(app_icon())
-        self.setMinimumSize(QSize(620, 440))
+        self.setMinimumSize(QSize(600, 340))
         self.resize(1280, 820)
         if geometry:
             self.restoreGeometry(QByteArray.fromBase64(geometry.encode("ascii", "ignore")))
