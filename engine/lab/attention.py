@@ -29,6 +29,7 @@ _PARTS = (1 / 16, 1 / 4, 1)
 _MOST_CALLS, _MOST_S = 15, 0.3
 _MOST_SCORES_BYTES = 2**30  # of a way that writes every score out
 _SEED = 20
+_NOT_HERE = "No available kernel", "No viable backend"  # what PyTorch says of a back end that does not run
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Attend = Callable[[Tensors], torch.Tensor]
@@ -174,7 +175,10 @@ def _median_s(action: Callable[[], object], lab: Lab) -> float:
 
 
 def _reason(error: Exception) -> str:
-    return "not available here" if "No available kernel" in str(error) else str(error).strip().splitlines()[0][:160]
+    words = str(error).strip()
+    if any(sign in words for sign in _NOT_HERE):
+        return "not available here"
+    return words.splitlines()[0][:160] if words else type(error).__name__
 
 
 def _scores_bytes(tensors: Tensors) -> int:

@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from engine.fidelity.divergence import StoppedError
-from engine.fidelity.texts import NAMES, Texts
+from engine.fidelity.texts import ENGLISH, read_text
 from engine.generation.prefill import prefill
 from engine.kv.transfer import synchronize
 from engine.kv.working_cache import WorkingCache
@@ -22,6 +23,7 @@ from engine.model.loader import LoadedModel
 from engine.protocol.config import EngineConfig
 from engine.protocol.errors import ContextOverflowError, EngineError
 
+_LEAST_STEPS, _MOST_S = 3, 2.5  # of decoding for one number
 Row = dict[str, object]
 Tell = Callable[[int, int, Row | None], None]
 
@@ -82,10 +84,9 @@ class Lab:
         return context
 
     def ids(self, count: int, skip: int = 0) -> list[int]:
-        """`count` tokens of shipped prose, again from its beginning where it ends, after the first `skip` ones."""
+        """`count` tokens of shipped texts, again from the beginning where they end, after the first `skip` ones."""
         if not self._text:
-            texts = Texts(self.model.tokenizer)
-            self._text = texts.window(NAMES[0], min(texts.num_tokens, self.model.info.context_length + 1))
+            self._text = english_ids(self.model.tokenizer)
         text = self._text
         whole = text * ((skip + count) // len(text) + 1)
         return whole[skip : skip + count]
@@ -110,8 +111,13 @@ class Lab:
         return time.perf_counter() - started
 
     def decode_s(self, cache: WorkingCache, ids: Sequence[int]) -> list[float]:
-        """Seconds a token, feeding `ids` one by one. Raises StoppedError."""
-        return [self.timed(partial(self.model.forward, [token_id], cache)) for token_id in ids]
+        """Seconds a token, feeding `ids` one by one; fewer of them where they take long. Raises StoppedError."""
+        times: list[float] = []
+        for token_id in ids:
+            times.append(self.timed(partial(self.model.forward, [token_id], cache)))
+            if len(times) >= _LEAST_STEPS and sum(times) > _MOST_S:
+                break
+        return times
 
     def need_keys(self) -> None:
         """Raises CannotMeasureError for a model that keeps no keys and values of all tokens."""
@@ -125,6 +131,13 @@ class Lab:
         self.need_keys()
         if not self.model.can_persist:
             raise CannotMeasureError(f"{self.model.info.name}'s cache cannot be copied; choose another model.")
+
+
+def english_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The shipped English texts in a row, with the token that a tokenizer puts before a text, if it does."""
+    first: list[int] = [one for one in tokenizer.encode("")[:1] if one == tokenizer.bos_token_id]
+    text: list[int] = tokenizer.encode("\n".join(map(read_text, ENGLISH)), add_special_tokens=False)
+    return first + text
 
 
 def finite(value: Any) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.kv.arena import KVArena
+from engine.kv.arena import KVArena, grown_capacity
 from engine.kv.block_keys import BLOCK_TOKENS
 from engine.kv.blocks import BlockPool
 from engine.kv.resident import Resident
@@ -31,12 +31,12 @@ _TURN_TOKENS = 192  # a chat grows by so many at once
 @dataclass(frozen=True, slots=True)
 class _Way:
     """`allocate` returns the bytes held for a chat of so many tokens, of real tensors; `tokens_held` computes how many
-    tokens' worth of them there are, where that would be too much; None: it cannot be computed.
+    tokens' worth of them there are, where that would be too much.
     """
 
     scheme: str
     allocate: Callable[[int], int]
-    tokens_held: Callable[[int], int] | None
+    tokens_held: Callable[[int], int]
     block_tokens: int | None = None
 
 
@@ -83,7 +83,7 @@ def _measure(lab: Lab, way: _Way, lengths: list[int], context: int) -> Row:
     allocated, num_computed = 0, 0
     for length in lengths:
         lab.check()
-        held = way.tokens_held(length) * per_token if way.tokens_held is not None else 0
+        held = way.tokens_held(length) * per_token
         if held > _MOST_BYTES:
             num_computed += 1
         else:
@@ -128,7 +128,7 @@ def _ways(lab: Lab, context: int) -> list[_Way]:
         _Way("contiguous-whole", lambda length: contiguous(context), lambda length: context),
         _Way("contiguous-doubling", lambda length: contiguous(doubled(length)), doubled),
         *map(paged, BLOCK_SIZES),
-        _Way("ember-active", lambda length: _active_bytes(lab, length), None),
+        _Way("ember-active", lambda length: _active_bytes(lab, length), grown_capacity),
         _Way("ember-parked", lambda length: _parked_bytes(lab, length), lambda length: length, BLOCK_TOKENS),
     ]
 

@@ -87,4 +87,4 @@ def num_parameters(lab: Lab) -> int | None:
     tensors = [*lab.model.forward.model.parameters(), *lab.model.forward.model.buffers()]
     if any(tensor.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32) and tensor.ndim for tensor in tensors):
         return None
-    return sum(tensor.numel() for tensor in tensors if tensor.is_floating_point()) or None
+    return sum(tensor.numel() for tensor in lab.model.forward.model.parameters()) or None

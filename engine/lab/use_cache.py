@@ -18,7 +18,7 @@ from engine.fidelity.divergence import is_read_by_step, without_step
 from engine.fidelity.exact import exact_forward
 from engine.kv.working_cache import WorkingCache
 from engine.lab.fit import fit_line
-from engine.lab.lab import Lab, Row, per_second
+from engine.lab.lab import CannotMeasureError, Lab, Row, per_second
 from engine.lab.without_cache import WithoutCache
 from engine.model.forward import ForwardPass
 from engine.model.loader import stock_layers
@@ -45,6 +45,8 @@ class _Same:
 
 def use_cache(lab: Lab, context: int | None) -> dict[str, object]:
     """Raises ContextOverflowError, CannotMeasureError, StoppedError."""
+    if not lab.model.can_persist:
+        raise CannotMeasureError(f"{lab.model.info.name} keeps no cache that Ember knows; choose another model.")
     context = lab.length(context, USUAL, least=_LEAST, room=_ROOM)
     lengths = sorted({max(1, round(part * context)) for part in _PARTS})
     model = lab.model
