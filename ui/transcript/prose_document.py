@@ -7,17 +7,12 @@ from dataclasses import replace
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import (
-    QBrush,
     QColor,
     QFont,
     QTextBlockFormat,
     QTextCharFormat,
     QTextCursor,
     QTextDocument,
-    QTextFrameFormat,
-    QTextLength,
-    QTextOption,
-    QTextTableFormat,
 )
 
 from ui.markdown.blocks import LINE_BREAK, Block, Maths, Paragraph, Rule, Span, Table
@@ -26,18 +21,14 @@ from ui.tokens import LINE_HEIGHT_PX, SECONDARY_PX, TEXT_PX, Tokens
 from ui.transcript.block_marks import (
     INDENT_PX,
     MARKER_PROPERTY,
-    QUOTE_PROPERTY,
-    QUOTE_PX,
     RULE_PROPERTY,
     TASK_PROPERTY,
-    THIN_PROPERTY,
     marker_room,
-    quote_bars,
 )
 from ui.transcript.footnotes import Footnotes
 from ui.transcript.formula_object import FormulaObject, insert_formula
+from ui.transcript.prose_formats import place, place_note, table_format, thin_characters, thin_format
 
-_NOTE_LINE_PX = 19
 _HEADING_PX = {1: 20, 2: 18, 3: 16, 4: 15, 5: 14, 6: 14}
 _ALIGNMENTS = {
     "left": Qt.AlignmentFlag.AlignLeft,
@@ -86,14 +77,14 @@ class ProseWriter:
         above = 2 if paragraph.is_tight else 8
         block_format = self._block_format(14 if paragraph.heading else above, 2 if paragraph.heading else 0)
         base = self._base_format(paragraph.heading, bool(paragraph.quotes), paragraph.note is not None)
-        _place(block_format, paragraph.depth, paragraph.quotes)
+        place(block_format, paragraph.depth, paragraph.quotes)
         if paragraph.task is not None:
             block_format.setProperty(TASK_PROPERTY, paragraph.task)
         elif paragraph.marker is not None:
             block_format.setProperty(MARKER_PROPERTY, paragraph.marker)
             block_format.setLeftMargin(block_format.leftMargin() + marker_room(paragraph.marker))
         if paragraph.note is not None:
-            _place_note(block_format, paragraph.starts_note)
+            place_note(block_format, paragraph.starts_note)
         self._start_block(cursor, block_format, base)
         if paragraph.starts_note and paragraph.note is not None:
             cursor.insertText(f"{self._notes.number(paragraph.note) or paragraph.note}.\t", base)
@@ -101,7 +92,7 @@ class ProseWriter:
 
     def _write_maths(self, cursor: QTextCursor, maths: Maths) -> None:
         block_format = self._block_format(12, 6)
-        _place(block_format, maths.depth, maths.quotes)
+        place(block_format, maths.depth, maths.quotes)
         base = self._base_format(0)
         self._start_block(cursor, block_format, base)
         self._handle_formulas()
@@ -115,10 +106,10 @@ class ProseWriter:
     def _write_table(self, cursor: QTextCursor, table: Table) -> None:
         columns = max(1, len(table.alignments))
         if not self.is_empty:
-            self._start_block(cursor, _thin_format(), _thin_characters())
-        table_format = _table_format(self._tokens)
-        table_format.setLeftMargin(table.depth * INDENT_PX)
-        text_table = cursor.insertTable(max(1, len(table.rows)), columns, table_format)
+            self._start_block(cursor, thin_format(), thin_characters())
+        frame = table_format(self._tokens)
+        frame.setLeftMargin(table.depth * INDENT_PX)
+        text_table = cursor.insertTable(max(1, len(table.rows)), columns, frame)
         for row, cells in enumerate(table.rows):
             base = self._base_format(0)
             if row == 0:
@@ -136,8 +127,8 @@ class ProseWriter:
                 inner.setBlockFormat(block_format)
                 self._write_spans(inner, spans, base, 1 / columns)
         cursor.movePosition(QTextCursor.MoveOperation.End)
-        cursor.setBlockFormat(_thin_format())
-        cursor.setBlockCharFormat(_thin_characters())
+        cursor.setBlockFormat(thin_format())
+        cursor.setBlockCharFormat(thin_characters())
         self._is_fresh = False
 
     def _start_block(self, cursor: QTextCursor, block: QTextBlockFormat, characters: QTextCharFormat) -> None:
@@ -213,49 +204,3 @@ def write_plain(document: QTextDocument, text: str, tokens: Tokens) -> None:
     document.clear()
     writer = ProseWriter(document, tokens)
     writer.write([Paragraph((Span(line),), is_tight=True) for line in text.split("\n")])
-
-
-def _place(block_format: QTextBlockFormat, depth: int, quotes: tuple[int, ...]) -> None:
-    """In as many lists and quotes as it is."""
-    block_format.setIndent(depth)
-    if quotes:
-        block_format.setProperty(QUOTE_PROPERTY, quote_bars(quotes))
-        block_format.setLeftMargin(QUOTE_PX * len(quotes))
-
-
-def _place_note(block_format: QTextBlockFormat, starts_note: bool) -> None:
-    """The number of a footnote hangs before its text."""
-    block_format.setLeftMargin(block_format.leftMargin() + INDENT_PX)
-    block_format.setTopMargin(4)
-    block_format.setLineHeight(_NOTE_LINE_PX, _LINE_HEIGHT_TYPE)
-    if starts_note:
-        block_format.setTextIndent(-INDENT_PX)
-        block_format.setTabPositions([QTextOption.Tab(INDENT_PX, QTextOption.TabType.LeftTab)])
-
-
-def _table_format(tokens: Tokens) -> QTextTableFormat:
-    result = QTextTableFormat()
-    result.setBorder(1)
-    result.setBorderStyle(QTextFrameFormat.BorderStyle.BorderStyle_Solid)
-    result.setBorderBrush(QBrush(QColor(tokens.line)))
-    result.setBorderCollapse(True)
-    result.setCellSpacing(0)
-    result.setCellPadding(7)
-    result.setTopMargin(8)
-    result.setBottomMargin(4)
-    result.setHeaderRowCount(1)
-    result.setWidth(QTextLength())
-    return result
-
-
-def _thin_format() -> QTextBlockFormat:
-    result = QTextBlockFormat()
-    result.setLineHeight(1, QTextBlockFormat.LineHeightTypes.FixedHeight.value)
-    result.setProperty(THIN_PROPERTY, True)
-    return result
-
-
-def _thin_characters() -> QTextCharFormat:
-    result = QTextCharFormat()
-    result.setFont(ui_font(1))
-    return result
