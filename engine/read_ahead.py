@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from engine import context_view
 from engine.generation.prefill import prefill
 from engine.kv.chat_key import chat_key
 from engine.kv.manager import CacheManager
+from engine.kv.prefill_speed import FEW_TOKENS
 from engine.kv.resident import common_prefix
 from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel
@@ -89,9 +91,12 @@ class _Follow:
                 return
             self._caches.persistence.writer.release(key)
             cache.rollback(shared)
-        rest = ids[cache.length :]
+        rest, length = ids[cache.length :], cache.length
+        started = time.perf_counter()
         try:
             prefill(self._model.forward, cache, rest, _CHUNK, self._is_wanted, lambda done, total: None)
         except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
+        if len(rest) <= FEW_TOKENS and cache.length == len(ids):
+            self._caches.rates.prefilled(len(rest), time.perf_counter() - started, length)

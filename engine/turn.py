@@ -128,6 +128,7 @@ class Turn:
             ids_match_text = self._decode(decode, active, logits, prompt.open_ids or ())
         self._flush_text()
         self._send_statistics(active, time.perf_counter())
+        self._caches.rates.decoded(self._decode_tps)
         return Finished(
             conversation_id=command.conversation_id,
             request_id=command.request_id,

@@ -8,14 +8,16 @@ measurements counting most; where few are known, the cost of a pair keeps close 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 FEW_TOKENS = 32
 _REMEMBERED = 24
-_FADING = 0.9  # weight of a measurement against the next newer one
+_FADING = 0.8  # weight of a measurement against the next newer one
+_OUTLIER = 1.5  # times the usual cost: a pass that something else got in the way of, the first one of all mostly
+_OUTLIER_WEIGHT = 0.1
 _TRUST = 0.3  # of the model's sizes, and of there being no start-up cost, against one measurement
 
 
@@ -35,6 +37,7 @@ class PrefillSpeed:
         self._pair_share = pair_share
         self._few: deque[Reading] = deque(maxlen=_REMEMBERED)
         self._many: deque[Reading] = deque(maxlen=_REMEMBERED)
+        self._step_s: float | None = None
         self._fits: dict[bool, tuple[float, float, float]] = {}
 
     def add(self, reading: Reading) -> None:
@@ -43,14 +46,20 @@ class PrefillSpeed:
             (self._few if is_few else self._many).append(reading)
             self._fits.pop(is_few, None)
 
+    def decoded(self, step_s: float) -> None:
+        """Seconds that one new token took: what a few tokens take at most, until that is measured."""
+        self._step_s = step_s
+
     def seconds(self, tokens: int, cached: int) -> float | None:
         """None while nothing like it was measured."""
         is_few = tokens <= FEW_TOKENS
         known = self._few if is_few else self._many
         if not known and not is_few:
             return None
-        if not known:  # a short pass of the other way is about as slow as many tokens would be: an upper bound
-            return self._fitted(False, FEW_TOKENS, cached) if self._many else None
+        if not known:  # upper bounds: a short pass of the other way, and one token at a time
+            bounds = [self._fitted(False, FEW_TOKENS, cached)] if self._many else []
+            bounds += [tokens * self._step_s] if self._step_s is not None else []
+            return min(bounds, default=None)
         return self._fitted(is_few, tokens, cached)
 
     def readings(self) -> list[Reading]:
@@ -58,15 +67,24 @@ class PrefillSpeed:
 
     def _fitted(self, is_few: bool, tokens: int, cached: int) -> float:
         if is_few not in self._fits:
-            self._fits[is_few] = _fit(self._few if is_few else self._many, self._pair_share)
+            fading = [_FADING**age for age in reversed(range(len(self._few if is_few else self._many)))]
+            self._fits[is_few] = _fit(self._few if is_few else self._many, fading, self._pair_share, is_few=is_few)
         start, token, pair = self._fits[is_few]
         return start + tokens * (token + pair * (cached + tokens / 2))
 
 
-def _fit(known: Iterable[Reading], pair_share: float) -> tuple[float, float, float]:
+def _fit(
+    readings: Sequence[Reading], fading: Sequence[float], pair_share: float, *, is_few: bool
+) -> tuple[float, float, float]:
     """Costs of a start, a token and a pair, none of them negative."""
-    readings = list(known)
-    weights = [_FADING ** (len(readings) - 1 - index) for index in range(len(readings))]
+    weights = list(fading)
+    if not is_few:
+        by_token = [_cost(one, pair_share) for one in readings]
+        usual = sorted(by_token)[(len(by_token) - 1) // 2]
+        weights = [
+            weight * (_OUTLIER_WEIGHT if cost > _OUTLIER * usual else 1.0)
+            for weight, cost in zip(weights, by_token, strict=True)
+        ]
     rows = [_row(one, weight) for one, weight in zip(readings, weights, strict=True)]
     scale = _shared_scale(readings, weights, pair_share)
     prior = np.array([0.0, scale, scale * pair_share])
@@ -92,5 +110,8 @@ def _row(one: Reading, weight: float) -> np.ndarray:
 
 def _shared_scale(readings: Sequence[Reading], weights: Sequence[float], pair_share: float) -> float:
     """The cost of a token if the model's sizes were all that counts."""
-    costs = [one.seconds / (one.tokens * (1 + pair_share * (one.cached + one.tokens / 2))) for one in readings]
-    return float(np.average(costs, weights=weights))
+    return float(np.average([_cost(one, pair_share) for one in readings], weights=weights))
+
+
+def _cost(one: Reading, pair_share: float) -> float:
+    return one.seconds / (one.tokens * (1 + pair_share * (one.cached + one.tokens / 2)))

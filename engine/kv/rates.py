@@ -56,6 +56,11 @@ class MeasuredRates:
         self._speed.add(Reading(num_tokens, cached, seconds))
         self._is_changed = True
 
+    def decoded(self, tokens_per_s: float | None) -> None:
+        """A reply came at this speed; None where it was too short to tell."""
+        if tokens_per_s:
+            self._speed.decoded(1 / tokens_per_s)
+
     def activated(self, nbytes: int, seconds: float, *, is_from_disk: bool) -> None:
         """A cache of so many bytes was made ready, all in all, before anything was fed."""
         self._note(self._told, _RESTORED if is_from_disk else _COPIED, nbytes, seconds, _MIN_BYTES)
