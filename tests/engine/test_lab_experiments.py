@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from app.commands.bench_tables import bench_lines
 from engine import bench
 from engine.fidelity import recall
 from engine.fidelity.divergence import StoppedError
@@ -82,9 +83,19 @@ def measure(engine_config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> Mea
         assert told[-1][0] == told[-1][1], "it ends at its last step"
         assert [row for _, _, row in told if row is not None] == result.get("rows", [])
         assert all_finite(result)
+        check_words(name, measured)
         return measured
 
     return measure
+
+
+def check_words(name: BenchName, measured: Measured) -> None:
+    """It can be shown to a person: a table with a line a row, numbers that are none as "-"."""
+    lines = list(bench_lines(name, measured.result))
+    if "rows" in measured.result:
+        shown = [row for row in measured.rows if not row.get("error")]
+        assert len(lines) > len(shown) + 1
+    assert not {"nan", "inf", "None"} & {word for line in lines for word in line.split()}, lines
 
 
 def all_finite(value: Any) -> bool:
