@@ -22,7 +22,8 @@ from ui.transcript.prose_document import write_plain
 from ui.transcript.reply_body import ReplyBody
 from ui.transcript.statistics_line import StatisticsLine
 
-_FLUSH_MS = 34  # at most 30 repaints a second
+_FLUSH_MS = 36  # at most 28 repaints a second
+_GROWING_PARTS = 2  # of a body, at its end: what has just been finished, and what is open
 _LONG_TEXT = 1000
 _BUBBLE_SHARE = 0.76
 _PAD_X, _PAD_TOP, _PAD_BOTTOM = 14, 8, 12  # a line has its free space above
@@ -141,6 +142,8 @@ class AssistantMessage(MessageWidget):
         self._pending = ""
         self._is_live = False
         self._is_begun = False
+        self._flushed_at = 0.0
+        self._flush_interval_ms = _FLUSH_MS
         self._flush_timer = QTimer(self, singleShot=True)
         self._flush_timer.timeout.connect(self._on_flush_due)
 
@@ -195,7 +198,8 @@ class AssistantMessage(MessageWidget):
         self._message = replace(self._message, text=self._message.text + text)
         self._pending += text
         if not self._flush_timer.isActive():
-            self._flush_timer.start(_FLUSH_MS)
+            since_ms = int((perf_counter() - self._flushed_at) * 1000)
+            self._flush_timer.start(max(0, self._flush_interval_ms - since_ms))
 
     def finish(self, text: str | None, statistics: TurnStatistics | None, reason: FinishReason | None) -> None:
         """Nothing follows. `text` is the whole reply, or None when only what has arrived is known."""
@@ -236,10 +240,13 @@ class AssistantMessage(MessageWidget):
         self.body.feed(pending)
         self.num_flushes += 1
         self._settle()
-        self._flush_timer.setInterval(max(_FLUSH_MS, int((perf_counter() - started) * 4000)))
+        self._flushed_at = perf_counter()
+        self._flush_interval_ms = max(_FLUSH_MS, int((self._flushed_at - started) * 4000))
 
     def _settle(self) -> None:
-        """Make the height true now, not at the next event: what is drawn next is drawn once."""
+        """Make the height true now, not at the next events: what is drawn next is drawn once."""
+        for part in self.body.parts[-_GROWING_PARTS:]:
+            _lay_out_now(part)
         layout = self.body.layout()
         if layout is not None:
             layout.activate()
@@ -294,3 +301,13 @@ class AssistantMessage(MessageWidget):
             return 0 if self._is_narrow(width) else TOOLBAR_PX
         words = self.statistics.heightForWidth(self._words_width(width))
         return words if self._is_narrow(width) else max(words, TOOLBAR_PX)
+
+
+def _lay_out_now(widget: QWidget) -> None:
+    """Else each level of layouts takes a turn of the event loop, and is drawn in between."""
+    for child in widget.children():
+        if isinstance(child, QWidget):
+            _lay_out_now(child)
+    layout = widget.layout()
+    if layout is not None:
+        layout.activate()
