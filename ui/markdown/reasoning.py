@@ -40,7 +40,8 @@ class ReasoningSplitter:
         self.has_thought = False
         self._held = ""  # may be part of a mark
         self._closing = ""
-        self._given = ""  # the answer, while its start may yet turn out to be a thought
+        self._given: list[str] = []  # the answer, while it may yet turn out to be a thought
+        self._line = ""  # its last line, not yet whole
         self._at_start = True  # of the thought or of the answer: white space is dropped
 
     def feed(self, text: str) -> Split:
@@ -98,15 +99,16 @@ class ReasoningSplitter:
 
     def _look_for_closing(self, text: str, *, is_end: bool = False) -> Split:
         """A closing mark alone on its line, outside of code, makes a thought of all before it."""
-        searched = self._given.rfind("\n") + 1
-        self._given += text
-        for match in _LONE_CLOSING.finditer(self._given, searched):
-            is_line_whole = is_end or match.end() < len(self._given)
-            if is_line_whole and len(_FENCE.findall(self._given, 0, match.start())) % 2 == 0:
-                thought, rest = self._given[: match.start()].strip(), self._given[match.end() :]
-                self._given, self.has_thought, self._at_start, self._held = "", True, True, rest
+        tail, self._line = self._line + text, ""
+        for match in _LONE_CLOSING.finditer(tail):
+            is_line_whole = is_end or match.end() < len(tail)
+            before = "".join(self._given)[: -len(tail) + len(text) or None] + tail[: match.start()]
+            if is_line_whole and len(_FENCE.findall(before)) % 2 == 0:
+                self._given, self.has_thought, self._at_start, self._held = [], True, True, tail[match.end() :]
                 self.is_thinking = False
-                return Split(thought, self._take_answer().answer, restarts=True)
+                return Split(before.strip(), self._take_answer().answer, restarts=True)
+        self._given.append(text)
+        self._line = tail[tail.rfind("\n") + 1 :]
         return Split(answer=text)
 
 

@@ -36,6 +36,7 @@ class CodeText(QTextEdit):
         self._slice_timer = QTimer(self, interval=0)
         self._slice_timer.timeout.connect(self._on_slice_due)
         self.code = ""
+        self._lines = [""]  # of the code
         self.setReadOnly(True)
         self.setUndoRedoEnabled(False)
         self.setFrameShape(QFrame.Shape.NoFrame)
@@ -51,6 +52,7 @@ class CodeText(QTextEdit):
     def set_language(self, language: str) -> None:
         self._lexer = CodeLexer(language)
         text, self.code = self.code, ""
+        self._lines, self._shown = [""], []
         self.clear()
         self._set_block_format()
         self.show_code(text)
@@ -61,25 +63,31 @@ class CodeText(QTextEdit):
         cursor = QTextCursor(self.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
         if text.startswith(self.code):
-            cursor.insertText(text[len(self.code) :])
+            added = text[len(self.code) :]
+            cursor.insertText(added)
+            first, *others = added.split("\n")
+            self._lines[-1] += first
+            self._lines.extend(others)
         elif self.code.startswith(text):  # the half closing line, taken back
             cursor.movePosition(
                 QTextCursor.MoveOperation.Left, QTextCursor.MoveMode.KeepAnchor, len(self.code) - len(text)
             )
             cursor.removeSelectedText()
+            self._lines = text.split("\n")
         else:
             self.clear()
             self._set_block_format()
             self._shown = []
             cursor = QTextCursor(self.document())
             cursor.insertText(text)
+            self._lines = text.split("\n")
         self.code = text
-        self._colour(self._lexer.update(text.split("\n")))
+        self._colour(self._lexer.update(self._lines))
         self._fit()
 
     def finish(self) -> None:
         """The code is whole: colour it exactly, in slices that do not hold the window up."""
-        self._run = self._lexer.whole_pass(self.code.split("\n"))
+        self._run = self._lexer.whole_pass(self._lines)
         if self._run is not None:
             self._run_from = 0
             self._slice_timer.start()
