@@ -22,7 +22,8 @@ from ui.transcript.message_widget import MessageWidget
 from ui.transcript.message_window import BOTTOM_PX, Anchor, MessageWindow
 from ui.transcript.view_mark import ViewMark
 
-_SLICE_S = 0.006
+_SLICE_MS, _SLICE_S = 3, 0.006
+_LEAST_PAUSE_S, _PAUSE_S = 0.002, 0.012  # between two slices, for all else that waits
 _TAKEN_PER_SLICE = 3
 _MANY_WIDGETS = 40  # more are taken down even while there is something to build
 _AT_END_PX = 12
@@ -52,7 +53,8 @@ class MessageScroll(QAbstractScrollArea):
         self._is_following = True
         self._is_at_top = False  # likewise kept, when messages turn out taller than was thought
         self._is_placing = False
-        self._slices = QTimer(self, interval=0)
+        self._built_at = 0.0
+        self._slices = QTimer(self, interval=_SLICE_MS)
         self._slices.timeout.connect(self._on_slice_due)
         self._jump = QPushButton(self)
         self._jump.setProperty("kind", "jump")
@@ -148,13 +150,19 @@ class MessageScroll(QAbstractScrollArea):
 
     @Slot(int)
     def _on_scrolled(self, value: int) -> None:
-        if not self._is_placing:
-            self._after_scroll()
+        if self._is_placing:
+            return
+        self._after_scroll()
+        if perf_counter() - self._built_at > _PAUSE_S:
             self._fill(_SLICE_S, value)
+        else:  # the bar is dragged fast: what is seen is built between two of its steps
+            self._settle(value)
+            self._slices.start()
 
     @Slot()
     def _on_slice_due(self) -> None:
-        self._fill(_SLICE_S)
+        if perf_counter() - self._built_at > _LEAST_PAUSE_S:
+            self._fill(_SLICE_S)
 
     @Slot()
     def _on_height_changed(self) -> None:
@@ -230,6 +238,7 @@ class MessageScroll(QAbstractScrollArea):
         taken = rows.take_far(value, _TAKEN_PER_SLICE) if row is None or len(rows.widgets) > _MANY_WIDGETS else []
         self._discard(taken)
         self._settle(value)
+        self._built_at = perf_counter()
         is_more = row is not None or bool(taken) or ends is None
         if is_more and not self._slices.isActive():
             self._slices.start()
