@@ -7,36 +7,46 @@ Their weights are random: measured is what heads cost in memory and time, not wh
 from __future__ import annotations
 
 import statistics
-from functools import partial
+from dataclasses import dataclass, field
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.cache_utils import DynamicLayer
 
-from engine.fidelity.divergence import StoppedError
-from engine.generation.prefill import prefill
 from engine.kv import attention
 from engine.kv.geometry import KVGeometry, LayerShape
 from engine.kv.working_cache import WorkingCache
 from engine.lab.lab import Lab, Row
 from engine.model.forward import ForwardPass
+from engine.protocol.errors import ContextOverflowError
 
-USUAL = 2048
+USUAL = 4096
 _LEAST, _MOST = 16, 65_536
 HEADS, HEAD_DIM, LAYERS, VOCABULARY = 8, 64, 4, 512
 SHARED_BY = {"MHA": 1, "GQA": 4, "MQA": 8}  # query heads of one KV head
-_STEPS = 25  # the first of which is not counted
+_ROUNDS, _STEPS = 6, 8  # of decoding, one model after the other; the first token of each round is not counted
+_DECODED = _ROUNDS * _STEPS
 _SEED = 20
 
 
 def heads(lab: Lab, context: int | None) -> dict[str, object]:
     """`context`: tokens cached; the loaded model does not bound it. Raises StoppedError, ContextOverflowError."""
-    length = USUAL if context is None else min(max(context, _LEAST), _MOST)
-    lab.plan(len(SHARED_BY))
+    length = USUAL if context is None else context
+    if not _LEAST <= length <= _MOST:
+        raise ContextOverflowError(
+            f"--context must be between {_LEAST:,} and {_MOST:,} for models with other heads.",
+            prompt_tokens=str(length),
+            context_length=str(_MOST),
+        )
+    lab.plan(2 * len(SHARED_BY) + _ROUNDS)
+    small = {kind: _read(lab, HEADS // shared_by, length) for kind, shared_by in SHARED_BY.items()}
+    for _ in range(_ROUNDS):
+        for one in small.values():
+            one.decode_s += lab.decode_with(one.forward, one.cache, one.ids(_STEPS))[1:]
+        lab.step()
     rows: list[Row] = []
-    for kind, shared_by in SHARED_BY.items():
-        lab.check()
-        rows.append({"kind": kind, **_measure(lab, HEADS // shared_by, length)})
+    for kind, one in small.items():
+        rows.append({"kind": kind, **one.figures()})
         lab.step(rows[-1])
     return {
         "context": length,
@@ -49,33 +59,44 @@ def heads(lab: Lab, context: int | None) -> dict[str, object]:
     }
 
 
-def _measure(lab: Lab, kv_heads: int, length: int) -> Row:
+@dataclass(slots=True)
+class _Small:
+    """One of the models, and its cache of `length` tokens; `decode_s`: seconds a token."""
+
+    forward: ForwardPass
+    cache: WorkingCache
+    length: int
+    prefill_s: float = 0.0
+    decode_s: list[float] = field(default_factory=list)
+
+    def ids(self, count: int) -> list[int]:
+        return [number * 37 % VOCABULARY for number in range(count)]
+
+    def figures(self) -> Row:
+        per_token = self.cache.geometry.bytes_per_token
+        seconds = statistics.median(self.decode_s)
+        return {
+            "kv_heads": self.cache.geometry.layers[0].kv_heads,
+            "bytes_per_token": per_token,
+            "cache_bytes": self.length * per_token,
+            "multiple_of_mqa": self.cache.geometry.layers[0].kv_heads,
+            "prefill_tps": self.length / self.prefill_s,
+            "decode_ms": seconds * 1e3,
+            "decode_tps": 1 / seconds,
+            "parameters": sum(one.numel() for one in self.forward.model.parameters()),
+        }
+
+
+def _read(lab: Lab, kv_heads: int, length: int) -> _Small:
     forward = _build(lab, kv_heads, length)
-    dtype = forward.model.dtype
-    geometry = KVGeometry((LayerShape(kv_heads, HEAD_DIM, HEAD_DIM),) * LAYERS, dtype)
+    geometry = KVGeometry((LayerShape(kv_heads, HEAD_DIM, HEAD_DIM),) * LAYERS, forward.model.dtype)
     stock = [DynamicLayer() for _ in range(LAYERS)]
-    cache = WorkingCache(geometry, stock, length + _STEPS, lab.model.device, length + _STEPS)
-    ids = [number * 37 % VOCABULARY for number in range(length)]
-    chunk = lab.config.prefill_chunk
-
-    def read() -> None:
-        if prefill(forward, cache, ids, chunk, lab.is_cancelled, lambda done, total: None) is None:
-            raise StoppedError
-
-    prefill_s = lab.timed(read)
-    nbytes = cache.nbytes
-    times = [lab.timed(partial(forward, [token_id], cache)) for token_id in ids[:_STEPS]]
-    decode_s = statistics.median(times[1:])
-    return {
-        "kv_heads": kv_heads,
-        "bytes_per_token": geometry.bytes_per_token,
-        "cache_bytes": nbytes,
-        "multiple_of_mqa": kv_heads,
-        "prefill_tps": length / prefill_s,
-        "decode_ms": decode_s * 1e3,
-        "decode_tps": 1 / decode_s,
-        "parameters": sum(one.numel() for one in forward.model.parameters()),
-    }
+    cache = WorkingCache(geometry, stock, length + _DECODED, lab.model.device, length + _DECODED)
+    one = _Small(forward, cache, length)
+    one.prefill_s = lab.timed(lambda: lab.read_with(forward, one.ids(length), cache))
+    assert cache.nbytes == length * geometry.bytes_per_token
+    lab.step()
+    return one
 
 
 def _build(lab: Lab, kv_heads: int, length: int) -> ForwardPass:
@@ -88,7 +109,7 @@ def _build(lab: Lab, kv_heads: int, length: int) -> ForwardPass:
         num_attention_heads=HEADS,
         num_key_value_heads=kv_heads,
         head_dim=HEAD_DIM,
-        max_position_embeddings=length + _STEPS,
+        max_position_embeddings=length + _DECODED,
     )
     torch.manual_seed(_SEED)
     model = AutoModelForCausalLM.from_config(

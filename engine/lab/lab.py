@@ -19,6 +19,7 @@ from engine.fidelity.texts import ENGLISH, read_text
 from engine.generation.prefill import prefill
 from engine.kv.transfer import synchronize
 from engine.kv.working_cache import WorkingCache
+from engine.model.forward import ForwardPass
 from engine.model.loader import LoadedModel
 from engine.protocol.config import EngineConfig
 from engine.protocol.errors import ContextOverflowError, EngineError
@@ -93,10 +94,14 @@ class Lab:
 
     def read(self, ids: list[int], cache: WorkingCache, checkpoint_at: int | None = None) -> torch.Tensor:
         """Feed `ids` (at least one) as a chat would be; the logits after the last one. Raises StoppedError."""
+        return self.read_with(self.model.forward, ids, cache, checkpoint_at)
+
+    def read_with(
+        self, forward: ForwardPass, ids: list[int], cache: WorkingCache, checkpoint_at: int | None = None
+    ) -> torch.Tensor:
+        """The same with another model's forward pass."""
         chunk = self.config.prefill_chunk
-        logits = prefill(
-            self.model.forward, cache, ids, chunk, self.is_cancelled, lambda done, total: None, checkpoint_at
-        )
+        logits = prefill(forward, cache, ids, chunk, self.is_cancelled, lambda done, total: None, checkpoint_at)
         if logits is None:
             raise StoppedError
         return logits
@@ -112,9 +117,13 @@ class Lab:
 
     def decode_s(self, cache: WorkingCache, ids: Sequence[int]) -> list[float]:
         """Seconds a token, feeding `ids` one by one; fewer of them where they take long. Raises StoppedError."""
+        return self.decode_with(self.model.forward, cache, ids)
+
+    def decode_with(self, forward: ForwardPass, cache: WorkingCache, ids: Sequence[int]) -> list[float]:
+        """The same with another model's forward pass."""
         times: list[float] = []
         for token_id in ids:
-            times.append(self.timed(partial(self.model.forward, [token_id], cache)))
+            times.append(self.timed(partial(forward, [token_id], cache)))
             if len(times) >= _LEAST_STEPS and sum(times) > _MOST_S:
                 break
         return times

@@ -57,6 +57,8 @@ def use_cache(lab: Lab, context: int | None) -> dict[str, object]:
     cache = model.new_cache(context + _ROOM)
     rows: list[Row] = []
     for length in lengths:
+        if cache.length >= length:  # lengths closer together than what is decoded at each
+            cache = model.new_cache(context + _ROOM)
         rows.append(_measure(lab, bare, cache, length))
         lab.step(rows[-1])
     first = _first_token_s(lab, bare, context)

@@ -129,6 +129,14 @@ def test_with_and_without_a_cache_the_same_is_said_and_only_one_feeds_everything
     assert found.result["fits"]["as_replies_run"] is None
 
 
+def test_lengths_close_together_are_measured_as_exactly(
+    load: Callable[[Path], LoadedModel], measure: Measure, tiny_model: Path
+) -> None:
+    found = measure(BenchName.USE_CACHE, load(tiny_model), 16)
+    assert [row["length"] for row in found.rows] == [2, 4, 8, 12, 16]
+    assert [row["kv_bytes"] for row in found.rows] == [row["length"] * BYTES_PER_TOKEN for row in found.rows]
+
+
 def test_without_a_cache_the_model_is_given_none(
     load: Callable[[Path], LoadedModel], measure: Measure, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,7 +363,7 @@ def test_a_prefix_is_shared_up_to_a_checkpoint_where_caches_cannot_be_cut(
 def test_fewer_key_value_heads_take_less_in_proportion(
     load: Callable[[Path], LoadedModel], measure: Measure, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads_experiment, "_STEPS", 4)
+    monkeypatch.setattr(heads_experiment, "_ROUNDS", 1)
     found = measure(BenchName.HEADS, load(tiny_model), 64)
     assert [(row["kind"], row["kv_heads"]) for row in found.rows] == [("MHA", 8), ("GQA", 2), ("MQA", 1)]
     least = found.rows[-1]["bytes_per_token"]
