@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from dataclasses import dataclass
 
-from engine.protocol.commands import Command, CountTokens, Estimate, LoadModel
+from engine.protocol.commands import Command, CountTokens, Estimate, LoadModel, ReportBlocks
 from engine.protocol.events import Event
 
 
@@ -16,7 +16,7 @@ class SaveEnded:
     event: Event
 
 
-Question = Estimate | CountTokens
+Question = Estimate | CountTokens | ReportBlocks
 """Changes nothing, so that it may be answered amid other work."""
 
 Item = Command | SaveEnded | None
@@ -54,7 +54,7 @@ class Inbox:
             return any(not isinstance(item, SaveEnded | Question) for item in self._queue.queue)
 
     def take_questions(self, busy_id: str | None) -> list[Question]:
-        """Take out what can be answered at once: the newest estimate of each conversation, all counts.
+        """Take out what can be answered at once: the newest estimate of each conversation, all counts and page maps.
 
         What waits for `busy_id`, for a command that came before it, or for another model stays.
         """
@@ -65,7 +65,9 @@ class Inbox:
             for item in items:
                 if isinstance(item, LoadModel):
                     break
-                if isinstance(item, CountTokens) or (isinstance(item, Estimate) and item.conversation_id not in busy):
+                if isinstance(item, CountTokens | ReportBlocks) or (
+                    isinstance(item, Estimate) and item.conversation_id not in busy
+                ):
                     asked.append(item)
                 elif not isinstance(item, SaveEnded):
                     busy.add(getattr(item, "conversation_id", None))
@@ -74,7 +76,7 @@ class Inbox:
                 self._queue.queue.clear()
                 self._queue.queue.extend(item for item in items if id(item) not in taken)
         newest = {item.conversation_id: item for item in asked if isinstance(item, Estimate)}
-        return [item for item in asked if isinstance(item, CountTokens) or newest[item.conversation_id] is item]
+        return [item for item in asked if not isinstance(item, Estimate) or newest[item.conversation_id] is item]
 
     def _is_outdated(self, estimate: Estimate) -> bool:
         with self._queue.mutex:

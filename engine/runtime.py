@@ -15,6 +15,7 @@ from engine.kv.manager import CacheManager
 from engine.kv.store.collector import Eviction
 from engine.kv.store.deletion import delete_conversation
 from engine.kv.store.files import StoreFiles
+from engine.kv.store.page_map import report_stored_blocks
 from engine.kv.store.records import FORMAT_VERSION
 from engine.kv.store.report import report_disk
 from engine.kv.store.writer import SaveResult
@@ -25,8 +26,10 @@ from engine.protocol.commands import (
     Compress,
     CountTokens,
     Estimate,
+    FreeNow,
     Generate,
     LoadModel,
+    ReportBlocks,
     ReportCache,
     RunBench,
     Undo,
@@ -37,6 +40,7 @@ from engine.protocol.errors import NoModelLoadedError, OutOfMemoryError
 from engine.protocol.events import (
     BenchFinished,
     BenchProgress,
+    BlocksReported,
     CacheReported,
     CodecsProbed,
     Compressed,
@@ -225,6 +229,15 @@ class Runtime:
                 report_disk(self._config.kv_dir, self._config.memory_budget_bytes), request_id=command.request_id
             )
         return self._caches.report(command.request_id, command.conversation_ids)
+
+    def report_blocks(self, command: ReportBlocks) -> BlocksReported:
+        """Changes nothing, and is quick: may come in between steps of other work."""
+        if self._caches is None:
+            return report_stored_blocks(command.request_id, self._config)
+        return self._caches.page_map.report(command.request_id, self._config)
+
+    def free_now(self, command: FreeNow) -> None:
+        self._loaded()[1].free_now(command.conversation_ids)
 
     def estimate(self, command: Estimate) -> Estimated:
         """Changes nothing, so that it may come in between steps of other work. Raises EngineError."""

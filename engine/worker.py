@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from engine.inbox import Inbox, Question, SaveEnded
 from engine.kv.store.deletion import delete_from_disk, delete_unknown
+from engine.kv.store.page_map import report_stored_blocks
 from engine.kv.store.report import report_disk
 from engine.native_libraries import preload_torch
 from engine.protocol.commands import (
@@ -26,9 +27,11 @@ from engine.protocol.commands import (
     Estimate,
     Forget,
     ForgetUnknown,
+    FreeNow,
     Generate,
     LoadModel,
     Pin,
+    ReportBlocks,
     ReportCache,
     RunBench,
     Undo,
@@ -37,6 +40,7 @@ from engine.protocol.commands import (
 from engine.protocol.config import EngineConfig
 from engine.protocol.errors import EngineError, NoModelLoadedError, OutOfMemoryError
 from engine.protocol.events import (
+    BlocksReported,
     EngineStopped,
     Event,
     Failed,
@@ -123,6 +127,8 @@ class EngineWorker:
             case ReportCache():
                 report = report_disk(self._config.kv_dir, self._config.memory_budget_bytes)
                 self._on_event(dataclasses.replace(report, request_id=command.request_id))
+            case FreeNow():
+                pass  # nothing is in memory
             case Pin():
                 self._pinned = command.conversation_ids
             case Configure():
@@ -216,6 +222,8 @@ class EngineWorker:
                 pass  # belongs before the first model: later the store's own catalog is open
             case ReportCache():
                 self._on_event(runtime.report(command))
+            case FreeNow():
+                runtime.free_now(command)
             case Verify():
                 self._on_event(runtime.verify(command, self._stops(runtime, command)))
             case RunBench():
@@ -259,6 +267,9 @@ class EngineWorker:
 
     def _answer(self, runtime: Runtime | None, question: Question) -> None:
         try:
+            if isinstance(question, ReportBlocks):
+                self._on_event(self._blocks(runtime, question))
+                return
             if runtime is None:
                 raise NoModelLoadedError("No model is loaded; choose one in the model menu or with --model.")
             if isinstance(question, Estimate):
@@ -270,6 +281,9 @@ class EngineWorker:
         except Exception:  # noqa: BLE001 - part of the loop top: a bug in a forecast must not end a reply
             _log.exception("%s failed", type(question).__name__)
             self._fail(question, "bug", "Something went wrong inside Ember; the log file tells more.")
+
+    def _blocks(self, runtime: Runtime | None, question: ReportBlocks) -> BlocksReported:
+        return runtime.report_blocks(question) if runtime else report_stored_blocks(question.request_id, self._config)
 
     def _log_turn(self, finished: Finished) -> None:
         """One line a turn: numbers and reasons, never a word of the chat."""

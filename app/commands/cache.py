@@ -22,7 +22,7 @@ def cache(call: Call) -> int:
     rows += [_row(entry, "", False) for unknown, entry in kept.items() if unknown not in known]
     if call.arguments.json:
         content = asdict(report)
-        del content["request_id"]
+        del content["request_id"], content["memory"]  # of an engine, which does not run
         call.print_json(content | {"conversations": rows})
         return 0
     for row in rows:

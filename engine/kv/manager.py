@@ -17,8 +17,10 @@ from engine.kv.blocks import BlockPool
 from engine.kv.chat_key import conversation_of
 from engine.kv.choices import Choices, may_share
 from engine.kv.codec_choice import CodecChoice
+from engine.kv.free_now import free_now
 from engine.kv.miss_reasons import MissReasons
 from engine.kv.outline import Outline
+from engine.kv.page_map import PageMap
 from engine.kv.persistence import Persistence, Restored
 from engine.kv.prefix import PrefixFiller
 from engine.kv.rates import MeasuredRates
@@ -86,6 +88,7 @@ class CacheManager:
         self._relief = Relief(model, config, self, on_event)
         self.codecs = CodecChoice(model, config, self._files.folder(model.fingerprint.digest), on_event)
         self.choices = Choices(model, self.persistence, self.filler, self._relief, self.codecs)
+        self.page_map = PageMap(self)
 
     # -- one turn --------------------------------------------------------------------------------------------------
 
@@ -377,6 +380,10 @@ class CacheManager:
         if resident is not None:
             resident.give_up()
         self._release_doubled()
+
+    def free_now(self, conversation_ids: Sequence[str] | None) -> None:
+        """Put conversations away, all where there is None: saved, then dropped from memory."""
+        free_now(self, self._relief, conversation_ids)
 
     def saved(self, result: SaveResult) -> None:
         """A save ended; on the saver's thread."""

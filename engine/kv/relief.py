@@ -57,7 +57,7 @@ class Relief:
             self._caches.codecs.probe()
             actions = self._plan(needed_bytes, active_id)
         for action in actions:
-            self._carry_out(action)
+            self.carry_out(action)
         if actions:
             return_freed_memory()
 
@@ -147,7 +147,7 @@ class Relief:
             if resident.conversation_id != active_id and resident.own_bytes:
                 if self.can_save(resident) and not self._caches.is_kept_on_disk(resident):
                     self.save_now(resident)
-                self._carry_out(Action(PressureKind.DROP, resident.conversation_id, resident.own_bytes, 0.0))
+                self.carry_out(Action(PressureKind.DROP, resident.conversation_id, resident.own_bytes, 0.0))
         return self._caches.memory_bytes < before
 
     def _plan(self, needed_bytes: int, active_id: str) -> list[Action]:
@@ -204,7 +204,8 @@ class Relief:
         is_keepable = resident.is_exact or not resident.has_states  # a lossy cache is kept as it is, but for states
         return self._model.can_persist and not resident.is_incognito and is_keepable
 
-    def _carry_out(self, action: Action) -> None:
+    def carry_out(self, action: Action) -> None:
+        """And tell it. A chat that has gone meanwhile is passed over."""
         resident = next((one for one in self._caches.residents if one.conversation_id == action.conversation_id), None)
         if resident is None:
             return

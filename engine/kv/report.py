@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from engine.kv.chat_key import conversation_of
 from engine.kv.resident import Resident
 from engine.kv.store.report import report_disk
+from engine.memory import read_memory
 from engine.model.loader import LoadedModel
 from engine.protocol.config import EngineConfig
 from engine.protocol.events import CacheReported, CacheState, ConversationCache
@@ -51,6 +52,7 @@ def report_caches(
         device_bytes=caches.device_bytes,
         disk_cap_bytes=config.disk_cap_bytes,
         spare_bytes=caches.spare.nbytes,
+        memory=read_memory(model.device.type),
     )
 
 

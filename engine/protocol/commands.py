@@ -135,6 +135,23 @@ class ReportCache:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportBlocks:
+    """Answered by BlocksReported, amid a reply too: cheap enough to be asked twice a second."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FreeNow:
+    """Put these conversations away from memory to disk, saving them first; None means all. Told by PressureActed.
+
+    What cannot be saved is read again when it is needed.
+    """
+
+    conversation_ids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Verify:
     """Compare the next greedy tokens from the kept cache with a cold prefill. Answered by Verified or Failed."""
 
@@ -218,6 +235,8 @@ Command = (
     | Compress
     | Undo
     | ReportCache
+    | ReportBlocks
+    | FreeNow
     | Verify
     | RunBench
 )

@@ -364,6 +364,62 @@ class CacheReported:
     device_bytes: int = 0
     disk_cap_bytes: int | None = None
     spare_bytes: int = 0
+    memory: MemoryReading | None = None
+
+
+class BlockPlace(StrEnum):
+    MEMORY = "memory"
+    DEVICE = "device"
+    DISK = "disk"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRun:
+    """`count` blocks of 32 tokens that are alike, the last one perhaps shorter: `tokens` in all, in `bytes`.
+
+    `precision` as in `CacheReading`. `is_shared`: another conversation holds them too; their bytes are in both.
+    """
+
+    count: int
+    tokens: int
+    precision: str
+    is_shared: bool
+    place: BlockPlace
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationBlocks:
+    """Where the blocks of one conversation are, in order; what its other branches have of their own comes after.
+
+    `tokens`, `precision` and `kept` are those of the branch used last. `held_bytes` of memory: those of the runs there
+    and the slack of its buffers. `comes_back_s`: for one on disk, as far as the disk's speed has been measured.
+    """
+
+    conversation_id: str
+    runs: tuple[BlockRun, ...]
+    tokens: int = 0
+    precision: str = ""
+    kept: float = 1.0
+    held_bytes: int = 0
+    comes_back_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksReported:
+    """The answer to `ReportBlocks`: conversations in memory, most recent first, then those on disk only.
+
+    The first three numbers are as in `CacheReported`. Above `high_water_bytes` room is made, down to `low_water_bytes`.
+    """
+
+    request_id: str
+    conversations: tuple[ConversationBlocks, ...]
+    memory_bytes: int
+    budget_bytes: int
+    disk_bytes: int
+    high_water_bytes: int
+    low_water_bytes: int
+    disk_cap_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +478,7 @@ Event = (
     | Compressed
     | CodecsProbed
     | CacheReported
+    | BlocksReported
     | Verified
     | BenchProgress
     | BenchFinished

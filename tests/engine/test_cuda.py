@@ -133,7 +133,7 @@ def test_a_chat_on_the_host_comes_back_the_same(start_engine: StartEngine, any_m
         assert caches is not None
         engine.report()  # the worker is idle then
         before = caches.device_bytes
-        caches._relief._carry_out(Action(PressureKind.TO_HOST, "a", 0, 0.0))
+        caches._relief.carry_out(Action(PressureKind.TO_HOST, "a", 0, 0.0))
         (row,) = engine.report().conversations
         assert row.place == "cpu"
         assert row.memory_bytes > 0
@@ -386,7 +386,7 @@ def test_a_chat_that_cannot_be_made_smaller_for_lack_of_memory_is_put_away(
 
     with monkeypatch.context() as patch:
         patch.setattr(Resident, "park", no_memory)
-        caches._relief._carry_out(Action(PressureKind.TO_HOST, "a", 0, 0.0))
+        caches._relief.carry_out(Action(PressureKind.TO_HOST, "a", 0, 0.0))
     assert caches.device_bytes == 0
     messages.append(user("go on"))
     assert engine.reply("a", messages).statistics.reused_tokens > 0

@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager, nullcontext
 from engine.kv.store.files import FileName, StoreFiles
 from engine.kv.store.index import ManifestIndex
 from engine.kv.store.manifest import check_manifest, encode_manifest, root_of
-from engine.kv.store.records import Manifest
-from engine.kv.store.scan import names_of, scan_folder, without
+from engine.kv.store.records import ChunkRef, Manifest, StoredChunk
+from engine.kv.store.scan import StoredManifest, names_of, scan_folder, without
 from engine.kv.store.scratch_file import ScratchFile, sync_folder
 
 
@@ -90,6 +90,23 @@ class Catalog:
             entry = self._index.entries.get(conversation_id)
             names = entry.names if entry else frozenset[FileName]()
             return sum(self._sizes.get(name, 0) for name in names if len(self._index.users[name]) > 1)
+
+    @property
+    def version(self) -> int:
+        """Changes whenever a manifest does."""
+        return self._index.version
+
+    def stored(self) -> list[tuple[StoredManifest, tuple[StoredChunk, ...]]]:
+        """Every manifest, without its token ids, and its chunks in order."""
+        with self._lock:
+            return [
+                (StoredManifest(one.bare, one.nbytes, one.used_ns), tuple(map(self._stored_chunk, one.bare.chunks)))
+                for one in self._index.entries.values()
+            ]
+
+    def _stored_chunk(self, ref: ChunkRef) -> StoredChunk:
+        name = FileName(ref.key, False)
+        return StoredChunk(ref.key, ref.tokens, self._sizes.get(name, 0), frozenset(self._index.users.get(name, ())))
 
     @property
     def total_bytes(self) -> int:

@@ -41,18 +41,21 @@ class ManifestIndex:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.users: dict[FileName, set[str]] = {}
+        self.version = 0  # changes with every manifest
 
     def add(self, manifest: Manifest, nbytes: int, used_ns: int) -> None:
         """Put a manifest in place of the conversation's present one."""
         self.remove(manifest.conversation_id)
         names = frozenset(names_of(manifest))
         ids = ids_to_bytes(manifest.token_ids)
+        self.version += 1
         self.entries[manifest.conversation_id] = Entry(replace(manifest, token_ids=()), ids, names, nbytes, used_ns)
         for name in names:
             self.users.setdefault(name, set()).add(manifest.conversation_id)
 
     def remove(self, conversation_id: str) -> Entry | None:
         entry = self.entries.pop(conversation_id, None)
+        self.version += entry is not None
         for name in entry.names if entry else ():
             users = self.users[name]
             users.discard(conversation_id)

@@ -47,6 +47,16 @@ class ChunkRef:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A chunk's file as it is on disk; `users`: the branches that refer to it."""
+
+    key: str
+    tokens: int
+    nbytes: int
+    users: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class StateRef:
     """The state of layers that cannot be cropped, after `position` tokens; `key` (hex) names its file."""
 
