@@ -32,7 +32,7 @@ _EXPERIMENTS: dict[BenchName, Callable[[Lab, int | None], dict[str, object]]] = 
     BenchName.PREFILL: prefill,
     BenchName.RESUME: resume,
     BenchName.FIDELITY: lambda lab, context: fidelity.run(
-        lab.model, context or _USUAL_FIDELITY, lab.config.prefill_chunk, lab.is_cancelled
+        lab.model, context or _USUAL_FIDELITY, lab.config.prefill_chunk, lab.is_cancelled, on_progress=lab.progress
     ),
     BenchName.USE_CACHE: use_cache,
     BenchName.MEMORY: memory,

@@ -58,8 +58,9 @@ def run(
     *,
     scored: int = SCORED_TOKENS,
     schemes: tuple[Scheme, ...] = SCHEMES,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, object]:
-    """The JSON object of the public contract. What is being done is logged as it goes on (level INFO).
+    """The JSON object of the public contract. What is being done is logged as it goes on (level INFO), and how much.
 
     Raises ContextOverflowError, CannotCompareError, or StoppedError when cancelled.
     """
@@ -73,7 +74,7 @@ def run(
             prompt_tokens=str(context),
             context_length=str(model.info.context_length),
         )
-    return _Fidelity(model, texts, prefill_chunk, is_cancelled, schemes).run(context, scored)
+    return _Fidelity(model, texts, prefill_chunk, is_cancelled, schemes, on_progress).run(context, scored)
 
 
 @dataclass(slots=True)
@@ -97,7 +98,10 @@ class _Fidelity:
         prefill_chunk: int,
         is_cancelled: Callable[[], bool],
         schemes: tuple[Scheme, ...],
+        on_progress: Callable[[int, int], None],
     ) -> None:
+        self._on_progress = on_progress
+        self._done = self._total = 0
         self._model = model
         self._texts = texts
         self._chunk = prefill_chunk
@@ -112,14 +116,14 @@ class _Fidelity:
     @torch.inference_mode()
     def run(self, context: int, scored: int) -> dict[str, object]:
         self._exact = exact_forward(self._model)
+        lengths = self._recall_lengths()
+        self._total = len(self._found) * (len(NAMES) + max(1, len(lengths)))
+        self._on_progress(0, self._total)
         for number, name in enumerate(NAMES, start=1):
             self._measure_text(name, context, scored, f"text {number} of {len(NAMES)}, {name}")
         arithmetic = "float32" if self._exact is not None else self._model.info.dtype
         self._exact = None
         long = min(_LONG_CONTEXT, self._model.info.context_length - MOST_STEPS)
-        lengths = [_SHORT_RECALL, _LONG_CONTEXT]
-        room = self._model.info.context_length - most_asked_tokens(self._model)
-        lengths = sorted({length for length in (min(one, room) for one in lengths) if length >= _LEAST_RECALL})
         contexts = {length: plant(self._model, length) for length in lengths}
         for length, questions in contexts.items():
             is_last = length == lengths[-1]
@@ -137,6 +141,12 @@ class _Fidelity:
             "arithmetic": arithmetic,
             "noise_floor_kl": sum(self._noise) / len(self._noise) if self._noise else None,
         }
+
+    def _recall_lengths(self) -> list[int]:
+        """Of the texts in which facts are planted: as long as the model reads."""
+        room = self._model.info.context_length - most_asked_tokens(self._model)
+        wanted = (min(length, room) for length in (_SHORT_RECALL, _LONG_CONTEXT))
+        return sorted({length for length in wanted if length >= _LEAST_RECALL})
 
     def _measure_text(self, name: str, context: int, scored: int, words: str) -> None:
         ids = self._texts.window(name, context + scored + 1)
@@ -206,7 +216,9 @@ class _Fidelity:
     ) -> None:
         """Put the chat through every scheme that works, and measure it; one that fails is given up."""
         for one in self._found:
+            self._done += 1
             if one.error:
+                self._on_progress(self._done, self._total)
                 continue
             self._check()
             _log.info("%s: %s", words, one.scheme.name)
@@ -219,6 +231,7 @@ class _Fidelity:
                     raise
                 _log.warning("%s does not work with this model: %s", one.scheme.name, error)
                 one.error = str(error)
+            self._on_progress(self._done, self._total)
 
     def _read(self, ids: list[int], words: str) -> Resident:
         self._check()

@@ -61,6 +61,10 @@ class Lab:
         self._done = min(self._done + 1, self._total)
         self._tell(self._done, self._total, None if row is None else finite(row))
 
+    def progress(self, done: int, total: int) -> None:
+        """For what counts its steps by itself."""
+        self._tell(done, total, None)
+
     def check(self) -> None:
         """Raises StoppedError when the user has cancelled."""
         if self.is_cancelled():

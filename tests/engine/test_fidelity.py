@@ -99,7 +99,20 @@ def test_every_scheme_has_finite_numbers(small: None, load: Callable[[Path], Loa
 def test_a_short_context_has_no_facts_but_speed(
     small: None, load: Callable[[Path], LoadedModel], tiny_model: Path
 ) -> None:
-    found = rows(run(load(tiny_model), named("full", "int8")))
+    told: list[tuple[int, int]] = []
+    schemes = named("full", "int8")
+    found = rows(
+        measure.run(
+            load(tiny_model),
+            CONTEXT,
+            128,
+            lambda: False,
+            scored=SCORED,
+            schemes=schemes,
+            on_progress=lambda done, total: told.append((done, total)),
+        )
+    )
+    assert told == [(done, 6) for done in range(7)], "two texts and the speed, two schemes each"
     assert found["int8"]["recall"] is None
     assert found["int8"]["decode_tps"] > 0
     assert found["int8"]["ratio"] < 0.4  # of float32
