@@ -1,9 +1,8 @@
-"""The window: makes its parts and wires them to the session. No logic of its own beyond who hears of what."""
+"""The window: makes its parts, hands events on, and does what menus and keys ask of all of it. See `window_wiring`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from uuid import uuid4
 
 from PySide6.QtCore import QByteArray, QEvent, QSize, Qt, Slot
@@ -36,12 +35,12 @@ from ui.message_changes import MessageChanges
 from ui.meter.meter_feed import MeterFeed
 from ui.meter.strip import MeterStrip
 from ui.settings.preferences import Preferences
-from ui.shortcuts import bind_shortcuts
 from ui.sidebar.conversation_list import ConversationList
 from ui.sidebar.deletions import Deletions
 from ui.sidebar.exchange_actions import ExchangeActions
 from ui.sidebar.warmth_feed import WarmthFeed
 from ui.theme import Theme
+from ui.window_wiring import connect
 
 _NARROW_PX = 860
 
@@ -63,7 +62,6 @@ class MainWindow(QMainWindow):
         super().__init__()
         self._session = session
         self._store = store
-        self._bridge = bridge
         self._engine = engine
         self._live = LiveReplies()
         self.language = Language(resources_dir() / "translations", self)
@@ -75,7 +73,7 @@ class MainWindow(QMainWindow):
         self.page = ChatPage(self.theme, self.header)
         self.meter = MeterStrip(self.theme)
         self._meter_feed = MeterFeed(self.meter, self._live, self.sidebar.model.title_of)
-        self._warmth = WarmthFeed(self.sidebar.model)
+        self.warmth = WarmthFeed(self.sidebar.model)
         self.controller = ChatController(session, store, self.page, self._meter_feed, self._live, self)
         self.cost = CostFeed(session, self.page.composer, self)
         self.deletions = Deletions(session, store, bridge, self.controller, self._live, self.sidebar.undo_bar, self)
@@ -91,18 +89,18 @@ class MainWindow(QMainWindow):
         self.dialogs = Dialogs(self.preferences, presets, library, store, self.controller, self.changes, loaded, self)
         self._use_send_key(settings)
         session.on_storage_error = self.controller.show_error
-        session.on_load = self._on_load_requested
+        session.on_load = self.show_load
         self._lay_out(settings.window_geometry)
-        self._wire()
+        connect(self, bridge)
         self.sidebar.set_collapsed([int(one) for one in settings.collapsed_folders.split(",") if one.isdigit()])
-        self._refresh_conversations()
+        self.refresh_conversations()
         self.controller.open(settings.last_conversation or None)
         self.page.composer.edit.setFocus(Qt.FocusReason.OtherFocusReason)
 
-    # what the parts ask for
+    # what the parts, the menus and the keys ask for
 
     @Slot(object)
-    def _on_event_arrived(self, event: object) -> None:
+    def take(self, event: object) -> None:
         if isinstance(event, Estimated) and event.conversation_id:
             self.sidebar.set_cost(event.conversation_id, event.new_tokens, event.seconds)
         if self.cost.take(event):
@@ -112,35 +110,35 @@ class MainWindow(QMainWindow):
             return
         if not self._live.take(event):
             return
-        self._warmth.take(event)
+        self.warmth.take(event)
         self._meter_feed.take(event)
         if not self.compressions.take(event):
             self.controller.take(event)
         if isinstance(event, ModelLoaded) or (isinstance(event, Failed) and event.conversation_id is None):
             self.header.show_model(self._session.model if self._live.has_model else None, self._live.is_loading)
-            self._ask_for_cache_report()
+            self.ask_for_cache_report()
         elif isinstance(event, PressureActed):
-            self._ask_for_cache_report()
+            self.ask_for_cache_report()
         elif isinstance(event, CodecsProbed):
             self.header.show_refused_codecs(event.refused)
         self.controller.refresh_words()
-        self._show_what_can_be_compressed()
+        self.show_what_can_be_compressed()
 
     @Slot()
-    def _show_what_can_be_compressed(self) -> None:
+    def show_what_can_be_compressed(self) -> None:
         current = self.controller.current
         self.header.show_compression(self.compressions.can_compress(current), self.compressions.can_undo(current))
 
     @Slot(str)
-    def _on_chat_menu_about_to_show(self, conversation_id: str) -> None:
+    def prepare_chat_menu(self, conversation_id: str) -> None:
         self.sidebar.compress_action.setEnabled(self.compressions.can_compress(conversation_id))
         self.sidebar.undo_compression_action.setEnabled(self.compressions.can_undo(conversation_id))
 
     @Slot(object)
-    def _on_opened(self, conversation: Conversation | None) -> None:
+    def show_opened(self, conversation: Conversation | None) -> None:
         self.sidebar.select(conversation.id if conversation else None)
         self._show_head(conversation)
-        self._show_what_can_be_compressed()
+        self.show_what_can_be_compressed()
         self.cost.show_conversation(conversation.id if conversation else None)
 
     def _show_head(self, conversation: Conversation | None) -> None:
@@ -152,25 +150,21 @@ class MainWindow(QMainWindow):
         self.setWindowTitle(f"{title} – Ember" if title else "Ember")
 
     @Slot()
-    def _on_new_requested(self) -> None:
+    def new_chat(self) -> None:
         self.controller.open(None)
-        self._focus_composer()
+        self.focus_composer()
 
     @Slot()
-    def _on_new_incognito_requested(self) -> None:
+    def new_incognito_chat(self) -> None:
         self.controller.open(None, is_incognito=True)
-        self._focus_composer()
-
-    @Slot(str, object, str)
-    def _on_hit_chosen(self, conversation_id: str, message_id: int | None, query: str) -> None:
-        self.controller.show_message(conversation_id, message_id, query)
+        self.focus_composer()
 
     @Slot(object)
-    def _on_collapsed_changed(self, folder_ids: frozenset[int]) -> None:
+    def keep_collapsed(self, folder_ids: frozenset[int]) -> None:
         self.preferences.change(collapsed_folders=",".join(str(one) for one in sorted(folder_ids)))
 
     @Slot(str)
-    def _on_model_chosen(self, name: str) -> None:
+    def choose_model(self, name: str) -> None:
         """For the chat that is shown as well, where it has a model of its own."""
         current = self.controller.current
         try:
@@ -181,13 +175,13 @@ class MainWindow(QMainWindow):
         self.preferences.choose_model(name)
 
     @Slot(object)
-    def _on_settings_changed(self, settings: Settings) -> None:
+    def use_settings(self, settings: Settings) -> None:
         self.header.show_settings(settings)
         self._use_send_key(settings)
         self.cost.refresh()
 
     @Slot(str)
-    def _on_load_requested(self, request_id: str) -> None:
+    def show_load(self, request_id: str) -> None:
         self._live.load_requested(request_id)
         self.controller.load_requested()
         self.header.show_model(None, is_loading=True)
@@ -195,18 +189,18 @@ class MainWindow(QMainWindow):
         self.controller.refresh_words()
 
     @Slot()
-    def _on_escape_pressed(self) -> None:
+    def stop_or_focus_composer(self) -> None:
         if self.page.composer.is_busy:
             self.controller.stop()
         else:
-            self._focus_composer()
+            self.focus_composer()
 
     @Slot()
-    def _focus_composer(self) -> None:
+    def focus_composer(self) -> None:
         self.page.composer.edit.setFocus(Qt.FocusReason.ShortcutFocusReason)
 
     @Slot()
-    def _refresh_conversations(self) -> None:
+    def refresh_conversations(self) -> None:
         try:
             conversations, folders = self._store.conversations(), self._store.folders()
         except AppError as error:
@@ -222,19 +216,19 @@ class MainWindow(QMainWindow):
             self._show_head(current)
 
     @Slot(str)
-    def _on_export_current_requested(self, file_format: str) -> None:
+    def export_current(self, file_format: str) -> None:
         if self.controller.current is not None:
             self.exchange.export_chats([self.controller.current], file_format)
 
     @Slot(str)
-    def _on_forked(self, conversation_id: str) -> None:
-        self._refresh_conversations()
+    def open_fork(self, conversation_id: str) -> None:
+        self.refresh_conversations()
         self.controller.open(conversation_id)
 
     @Slot()
-    def _ask_for_cache_report(self) -> None:
+    def ask_for_cache_report(self) -> None:
         request_id = uuid4().hex
-        self._warmth.whole_report_requested(request_id)
+        self.warmth.whole_report_requested(request_id)
         self._engine.submit(ReportCache(request_id))
 
     # Qt overrides
@@ -254,7 +248,7 @@ class MainWindow(QMainWindow):
         self.controller.keep_draft(is_closing=True)
         self.deletions.commit()
         geometry = bytes(self.saveGeometry().toBase64().data()).decode("ascii")
-        self.preferences.change(window_geometry=geometry, last_conversation=self.controller.current or "")
+        self.preferences.change(window_geometry=geometry, last_conversation=self._reopened())
         super().closeEvent(event)
 
     def _lay_out(self, geometry: str) -> None:
@@ -275,100 +269,10 @@ class MainWindow(QMainWindow):
         column.addWidget(self.meter)
         self.setCentralWidget(central)
 
-    def _wire(self) -> None:
-        self._bridge.event_arrived.connect(self._on_event_arrived)
-        self.controller.opened.connect(self._on_opened)
-        self.controller.conversations_changed.connect(self._refresh_conversations)
-        self.controller.turn_ended.connect(self._ask_for_cache_report)
-        self.controller.cost_changed.connect(self.cost.refresh)
-        self._wire_sidebar()
-        self._wire_header()
-        self._wire_exchange()
-        self._wire_keys()
-
-    def _wire_sidebar(self) -> None:
-        sidebar, compressions = self.sidebar, self.compressions
-        sidebar.chosen.connect(self.controller.open)
-        sidebar.entered.connect(self._focus_composer)
-        sidebar.hit_chosen.connect(self._on_hit_chosen)
-        sidebar.new_requested.connect(self._on_new_requested)
-        sidebar.new_incognito_requested.connect(self._on_new_incognito_requested)
-        sidebar.delete_requested.connect(self.deletions.delete)
-        sidebar.folder_delete_requested.connect(self.deletions.delete_folder)
-        sidebar.collapsed_changed.connect(self._on_collapsed_changed)
-        sidebar.compress_requested.connect(compressions.ask_how)
-        sidebar.undo_compression_requested.connect(compressions.undo)
-        sidebar.menu_about_to_show.connect(self._on_chat_menu_about_to_show)
-        self.changes.changed.connect(self._refresh_conversations)
-        self.message_changes.forked.connect(self._on_forked)
-        self.deletions.changed.connect(self._refresh_conversations)
-        self.deletions.deleted.connect(self._warmth.forget)
-        compressions.asked.connect(self._show_what_can_be_compressed)
-        compressions.ended.connect(self._ask_for_cache_report)
-
-    def _wire_header(self) -> None:
-        header, preferences = self.header, self.preferences
-        header.model_chosen.connect(self._on_model_chosen)
-        header.weights_chosen.connect(preferences.choose_weights)
-        header.theme_chosen.connect(preferences.choose_theme)
-        header.language_chosen.connect(preferences.choose_language)
-        header.send_key_chosen.connect(preferences.choose_send_key)
-        preferences.changed.connect(self._on_settings_changed)
-        preferences.save_failed.connect(self.controller.show_error)
-        preferences.load_requested.connect(self._on_load_requested)
-        preferences.load_failed.connect(self._on_event_arrived)
-        header.new_incognito_requested.connect(self._on_new_incognito_requested)
-        header.chat_settings_requested.connect(self.dialogs.open_chat_settings)
-        header.settings_requested.connect(self.dialogs.open_settings)
-        header.shortcuts_requested.connect(self.dialogs.open_shortcuts)
-        header.quit_requested.connect(self.close)
-        header.pin_requested.connect(self.changes.set_current_pinned)
-        header.rename_requested.connect(self.changes.rename_current)
-        header.duplicate_requested.connect(self.changes.duplicate_current)
-        header.delete_requested.connect(self.deletions.delete_current)
-        header.compress_requested.connect(self.compressions.ask_how_current)
-        header.undo_compression_requested.connect(self.compressions.undo_current)
-
-    def _wire_exchange(self) -> None:
-        exchange, header = self.exchange, self.header
-        self.sidebar.export_requested.connect(exchange.export_chats)
-        header.export_requested.connect(self._on_export_current_requested)
-        header.export_all_requested.connect(exchange.export_all)
-        header.import_requested.connect(exchange.import_files)
-        exchange.imported.connect(self._refresh_conversations)
-        exchange.failed.connect(self.controller.show_error)
-        exchange.told.connect(self.sidebar.tell)
-
-    def _wire_keys(self) -> None:
-        transcript, composer = self.page.transcript, self.page.composer
-        transcript.focus_left.connect(self._focus_composer)
-        composer.edit_last_requested.connect(self.message_changes.edit_last)
-        bind_shortcuts(
-            self,
-            {
-                "new_chat": self._on_new_requested,
-                "new_incognito": self._on_new_incognito_requested,
-                "search": self.sidebar.focus_filter,
-                "previous_chat": partial(self.sidebar.step, -1),
-                "next_chat": partial(self.sidebar.step, 1),
-                "focus_composer": self._focus_composer,
-                "focus_transcript": transcript.setFocus,
-                "stop": self._on_escape_pressed,
-                "jump_to_end": transcript.jump_to_end,
-                "choose_model": self.header.open_model_menu,
-                "chat_settings": self.dialogs.open_chat_settings,
-                "settings": self.dialogs.open_settings,
-                "pin": self.changes.toggle_current_pinned,
-                "duplicate": self.changes.duplicate_current,
-                "compress": self.compressions.ask_how_current,
-                "undo_compression": self.compressions.undo_current,
-                "export_chat": partial(self._on_export_current_requested, "markdown"),
-                "import_chats": self.exchange.import_files,
-                "more": self.header.open_more_menu,
-                "shortcuts": self.dialogs.open_shortcuts,
-                "quit": self.close,
-            },
-        )
+    def _reopened(self) -> str:
+        """The chat to begin with next time: "" for one that is gone by then."""
+        current = self.controller.current or ""
+        return "" if current.startswith("incognito") else current
 
     def _use_send_key(self, settings: Settings) -> None:
         self.page.composer.set_send_key(settings.send_with)

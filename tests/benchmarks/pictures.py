@@ -114,7 +114,7 @@ def take(folder: Path, language: str, theme: str, scale: str) -> None:
             if is_korean
             else chat("Three rainy days in Jeju", "Plan three rainy days in Jeju with two children.", _PLAN)
         )
-        window._refresh_conversations()
+        window.refresh_conversations()
         window.controller.open(plan)
         program.send("고마워요. 짧게 인사해 주세요." if is_korean else "Which places did you name? One sentence.")
         program.wait(Finished)

@@ -603,7 +603,7 @@ def test_the_pin_takes_its_room_from_the_title_and_leaves_the_other_rows_as_they
 
     before = picture(first), picture(second)
     desk.session.set_pinned(first, True)
-    desk.window._refresh_conversations()
+    desk.window.refresh_conversations()
     after = picture(first), picture(second)
     assert after[0] != before[0]
     assert after[1] == before[1]
