@@ -291,6 +291,7 @@ class ChatSession:
                 _day(conversation),
                 branch,
                 ContextPolicy(self._settings.context_policy),
+                conversation.options.max_new_tokens or self._settings.max_new_tokens,
             )
         )
         return request_id

@@ -355,7 +355,9 @@ def test_an_estimate_sends_what_sending_would(session, store, engine, chat):
     assert isinstance(estimate, Estimate)
     session.send(chat, draft)
     sent = asked(engine)
-    assert estimate == Estimate(chat, request_id, sent.messages, sent.started_on, sent.branch, sent.on_overflow)
+    assert estimate == Estimate(
+        chat, request_id, sent.messages, sent.started_on, sent.branch, sent.on_overflow, sent.max_new_tokens
+    )
 
 
 def test_an_estimate_of_a_new_chat_begins_with_the_system_prompt_of_the_settings(session, engine):

@@ -15,6 +15,7 @@ from engine.protocol.config import Weights
 from engine.protocol.events import Failed, FinishReason, ModelLoaded, Phase, PhaseChanged, SnapshotNotSaved
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import turn_statistics
+from ui.transcript.message_actions import Action
 from ui.transcript.messages import AssistantMessage, UserMessage
 
 
@@ -204,7 +205,7 @@ def test_copy_puts_the_markdown_of_the_reply_on_the_clipboard(desk: Desk) -> Non
     desk.settle()
     reply = desk.window.page.transcript.built()[-1]
     assert isinstance(reply, AssistantMessage)
-    reply.statistics._copy.click()
+    reply.perform(Action.COPY)
     assert QGuiApplication.clipboard().text() == "**bold**"
 
 
@@ -269,7 +270,8 @@ def test_the_menu_tells_what_each_precision_took(open_desk: OpenDesk, language: 
 def test_a_window_at_rest_lays_nothing_out(open_desk: OpenDesk, num_turns: int) -> None:
     """It once did, for ever: painting asked for a layout, and a core was kept busy."""
     desk = open_desk(fill=lambda desk: desk.add_conversation("chat", num_turns), reopens=True)
-    desk.settle()
+    transcript = desk.window.page.transcript
+    desk.qtbot.waitUntil(lambda: transcript.num_built > 0 and not transcript.is_building)
 
     class Watcher(QObject):
         seen: ClassVar[list[str]] = []
