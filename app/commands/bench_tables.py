@@ -173,7 +173,7 @@ def _use_cache(result: Result) -> Iterator[str]:
         r2 = _NOTHING if line["r2"] is None else f"{line['r2']:.3f}"
         growth = _NOTHING if line["growth"] is None else f"{line['growth']:.2f}"
         yield (
-            f"Fit, {words}: {line['intercept']:.1f} ms + {line['slope'] * 1000:.1f} us for every token cached"
+            f"Fit, {words}: {line['intercept']:.1f} ms {line['slope'] * 1000:+,.1f} us for every token cached"
             f" (r2 {r2}, spread {line['spread']:.1f} ms), x {growth} from the shortest to the longest."
         )
     yield f"Factor at {result['context']:,} tokens: {_short(result['factor'])} in the same arithmetic."
