@@ -5,10 +5,11 @@ make bench ARGS="tests/benchmarks/bench_transcript.py"
 
 from __future__ import annotations
 
+import gc
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import psutil
@@ -83,7 +84,7 @@ class Paints(QObject):
 
 
 @pytest.fixture
-def transcript(qtbot: QtBot) -> Transcript:
+def transcript(qtbot: QtBot) -> Iterator[Transcript]:
     theme = Theme(resources_dir() / "themes")
     theme.set_mode("light")
     result = Transcript(theme)
@@ -92,7 +93,10 @@ def transcript(qtbot: QtBot) -> Transcript:
     result.resize(1000, 760)
     result.show()
     qtbot.waitExposed(result)
-    return result
+    gc.collect()
+    gc.freeze()  # as the engine does when a model is loaded
+    yield result
+    gc.unfreeze()
 
 
 def until(is_reached: Callable[[], bool]) -> None:
@@ -101,7 +105,7 @@ def until(is_reached: Callable[[], bool]) -> None:
 
 
 def settle(transcript: Transcript) -> None:
-    until(lambda: not transcript._slices.isActive())
+    until(lambda: not transcript.is_building)
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
 
 

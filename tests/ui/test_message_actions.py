@@ -299,8 +299,12 @@ def focused_id(transcript: Transcript) -> int | None:
 
 def test_the_keyboard_walks_through_the_messages_with_an_outline(transcript: Transcript, asked: Asked) -> None:
     outline = transcript._focus._outline
-    transcript.setFocus()
+    transcript.setFocus(Qt.FocusReason.MouseFocusReason)
     assert not outline.isVisible()
+    widget_of(transcript, 1).findChildren(FlowText)[0].setFocus(Qt.FocusReason.MouseFocusReason)
+    transcript.setFocus(Qt.FocusReason.TabFocusReason)
+    assert outline.geometry() == transcript.viewport().rect()
+    assert outline.isVisible()
     alt = Qt.KeyboardModifier.AltModifier
     walked = []
     for _ in range(5):
@@ -317,7 +321,7 @@ def test_the_keyboard_walks_through_the_messages_with_an_outline(transcript: Tra
     assert focused_id(transcript) == 4
     press(Qt.Key.Key_Down, alt)
     assert asked.take() == [("focus left",)]
-    transcript.setFocus()
+    widget_of(transcript, 1).findChildren(FlowText)[0].setFocus(Qt.FocusReason.MouseFocusReason)
     assert not outline.isVisible()
     assert shown_names(widget_of(transcript, 4)) == []
 
@@ -334,7 +338,7 @@ def test_the_keyboard_walks_to_messages_that_are_not_built_yet(transcript: Trans
         widget = widget_of(transcript, 300 - number)
         assert widget.y() >= 0
         assert widget.geometry().bottom() <= transcript.viewport().height()
-    qtbot.waitUntil(lambda: not transcript._slices.isActive())
+    qtbot.waitUntil(lambda: not transcript.is_building)
     assert focused_id(transcript) == 261
 
 
@@ -481,7 +485,7 @@ def test_an_unsaved_edit_outlives_scrolling_other_chats_and_a_reply_that_runs(
     assert user.editor is not None
     user.editor.edit.setPlainText("half written")
     transcript.jump_to_end()
-    qtbot.waitUntil(lambda: not transcript._slices.isActive())
+    qtbot.waitUntil(lambda: not transcript.is_building)
     transcript.set_quiet(False)
     user.editor.save()
     assert asked.take() == []

@@ -64,7 +64,7 @@ def transcript(qtbot: QtBot, theme: Theme) -> Transcript:
 
 def settle(transcript: Transcript, qtbot: QtBot) -> None:
     """Until all that is wanted near what is seen is built, and what is far is gone."""
-    qtbot.waitUntil(lambda: not transcript._slices.isActive())
+    qtbot.waitUntil(lambda: not transcript.is_building)
 
 
 def top_of(transcript: Transcript, widget: QWidget) -> int:
@@ -629,6 +629,13 @@ def test_the_words_found_deep_in_a_long_message_are_scrolled_to(transcript: Tran
     rect = edit.cursorRect(selections[0].cursor)
     y = edit.viewport().mapTo(transcript.viewport(), rect.topLeft()).y()
     assert 0 <= y < transcript.viewport().height()
+
+
+def test_words_are_marked_in_code_and_tables_too_but_not_in_a_thought_that_is_closed(transcript: Transcript) -> None:
+    text = "<think>\na needle\n</think>\n\n```python\nneedle = 1\n```\n\n| a |\n|---|\n| needle |"
+    transcript.show_messages([Message(1, "c", Role.ASSISTANT, text, datetime.now(UTC))], None, None)
+    transcript.go_to(1, "needle")
+    assert marked(transcript.built()[0]) == ["needle", "needle"]
 
 
 def test_going_to_a_message_that_is_not_there_does_nothing(transcript: Transcript) -> None:

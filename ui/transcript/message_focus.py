@@ -1,4 +1,5 @@
-"""Which message the keyboard is on: moved by Alt+Up and Alt+Down, and outlined."""
+"""Which message the keyboard is on: moved by Alt+Up and Alt+Down, and outlined; else the whole transcript is, when the
+keyboard came to it."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ class MessageFocus(QObject):
         self._scroll = scroll
         self._outline = _Outline(theme, scroll.viewport())
         self._focused: MessageWidget | None = None
+        self._is_whole = False
         application = QApplication.instance()
         assert isinstance(application, QApplication)
         application.focusChanged.connect(self._on_focus_changed)
@@ -55,14 +57,20 @@ class MessageFocus(QObject):
         else:
             self.left.emit()
 
+    def outline_whole(self, is_whole: bool) -> None:
+        self._is_whole = is_whole
+        self.place()
+
     @Slot()
     def place(self) -> None:
         widget = self._focused
-        if widget is None or self.row() is None:
+        if widget is not None and self.row() is not None:
+            self._outline.setGeometry(widget.geometry().adjusted(-_AROUND_X, -_AROUND_Y, _AROUND_X, 2))
+        elif self._is_whole:
+            self._outline.setGeometry(self._scroll.viewport().rect())
+        else:
             self._outline.hide()
             return
-        rect = widget.geometry().adjusted(-_AROUND_X, -_AROUND_Y, _AROUND_X, 2)
-        self._outline.setGeometry(rect)
         self._outline.show()
         self._outline.raise_()
 

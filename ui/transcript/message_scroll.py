@@ -76,6 +76,11 @@ class MessageScroll(QAbstractScrollArea):
     def is_following(self) -> bool:
         return self._is_following
 
+    @property
+    def is_building(self) -> bool:
+        """Whether something near what is seen is still to be built, or something far to be taken down."""
+        return self._slices.isActive()
+
     @Slot()
     def jump_to_end(self) -> None:
         self._is_following, self._is_at_top = True, False
@@ -222,6 +227,7 @@ class MessageScroll(QAbstractScrollArea):
     def _fill(self, budget_s: float | None, value: int | None = None, anchor: Anchor | None = None) -> None:
         """Build what is near `value` for as long as allowed (None: all that is seen), and what is left in slices."""
         if not self.isVisible():
+            self._slices.stop()
             return  # nothing can be measured; `showEvent` comes back to it
         rows = self.window_rows
         ends = None if budget_s is None else perf_counter() + budget_s

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, Signal, Slot
-from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtCore import QEvent, Qt, Signal, Slot
+from PySide6.QtGui import QFocusEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QWidget
 
 from app.conversation import Message
@@ -22,6 +22,8 @@ from ui.transcript.view_mark import ViewMark
 from ui.transcript.word_marks import WordMarks
 
 _FOUND_SHARE = 0.2  # of the viewport, above a message that was gone to
+
+_KEPT = (Qt.FocusReason.ActiveWindowFocusReason, Qt.FocusReason.PopupFocusReason)  # it comes back as it was
 
 
 class Transcript(MessageScroll):
@@ -179,6 +181,16 @@ class Transcript(MessageScroll):
         self._colour_jump()
         for widget in self.window_rows.built():
             widget.recolour()
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        if event.reason() not in _KEPT:
+            self._focus.outline_whole(event.reason() is not Qt.FocusReason.MouseFocusReason)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        if event.reason() not in _KEPT:
+            self._focus.outline_whole(False)
 
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:

@@ -27,6 +27,8 @@ class WordMarks(QObject):
         self.clear()
         first: tuple[int, int] | None = None
         for edit in widget.findChildren(QTextEdit):
+            if not edit.isVisibleTo(widget):
+                continue  # a thought that is closed
             selections = []
             for start, length in find_words(edit.document().toPlainText(), query):
                 cursor = QTextCursor(edit.document())
