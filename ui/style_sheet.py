@@ -9,7 +9,7 @@ from ui.tokens import RADIUS_CARD, RADIUS_COMPOSER, RADIUS_CONTROL, SECONDARY_PX
 
 _SHEET = Template("""
 * { outline: none; }
-QMainWindow, QDialog, QWidget#page, QWidget#transcriptContent { background: $window; }
+QMainWindow, QDialog, QWidget#page, QWidget#memoryPage, QWidget#transcriptContent { background: $window; }
 QToolTip { background: $surface; color: $text; border: 1px solid $line; padding: 4px 8px; font-size: ${secondary}px; }
 
 QWidget#sidebar { background: $sidebar; border-right: 1px solid $line; }
@@ -52,6 +52,12 @@ QPushButton[kind="flat"] { background: transparent; color: $muted; border: 1px s
     padding: 1px 5px; font-size: ${secondary}px; }
 QPushButton[kind="flat"]:hover { color: $text; background: $hover; }
 QPushButton[kind="flat"]:focus { border: 2px solid $accent; padding: 0px 4px; color: $text; }
+QPushButton[kind="action"] { background: transparent; color: $accent; border: 1px solid transparent; border-radius: 4px;
+    padding: 1px 5px; font-size: ${secondary}px; }
+QPushButton[kind="action"]:hover { background: $hover; }
+QPushButton[kind="action"]:focus { border: 2px solid $accent; padding: 0px 4px; }
+QPushButton[kind="action"]:disabled { color: $muted; }
+QFrame[kind="card"] { background: $surface; border: 1px solid $line; border-radius: ${card}px; }
 QPushButton[kind="link"] { background: transparent; color: $muted; border: 1px solid transparent; border-radius: 4px;
     padding: 1px 0px; font-size: ${secondary}px; }
 QPushButton[kind="link"]:hover { color: $text; }

@@ -55,6 +55,7 @@ class PageMap:
             high_water_bytes=high,
             low_water_bytes=high * LOW_WATER_PERCENT // HIGH_WATER_PERCENT,
             disk_cap_bytes=config.disk_cap_bytes,
+            spare_bytes=caches.spare.nbytes,
         )
 
     def _read_catalogs(self) -> None:

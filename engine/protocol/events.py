@@ -409,7 +409,7 @@ class ConversationBlocks:
 class BlocksReported:
     """The answer to `ReportBlocks`: conversations in memory, most recent first, then those on disk only.
 
-    The first three numbers are as in `CacheReported`. Above `high_water_bytes` room is made, down to `low_water_bytes`.
+    Numbers that `CacheReported` has as well are the same there. Above `high_water_bytes` room is made, down to `low_water_bytes`.
     """
 
     request_id: str
@@ -420,6 +420,7 @@ class BlocksReported:
     high_water_bytes: int
     low_water_bytes: int
     disk_cap_bytes: int
+    spare_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

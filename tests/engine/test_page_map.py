@@ -67,8 +67,9 @@ def total(runs: Iterable[BlockRun], **wanted: object) -> int:
 def agrees(engine: Engine) -> dict[str, tuple[ConversationBlocks, ConversationCache]]:
     """Assert that both reports say the same of all; what each says, by conversation."""
     report, told = engine.report(), blocks(engine)
-    assert (told.memory_bytes, told.budget_bytes, told.disk_bytes) == (
+    assert (told.memory_bytes, told.spare_bytes, told.budget_bytes, told.disk_bytes) == (
         report.memory_bytes,
+        report.spare_bytes,
         report.budget_bytes,
         report.disk_bytes,
     )

@@ -51,13 +51,13 @@ class Compressions(QObject):
         return warmth is not None and not is_full(warmth.precision)
 
     @Slot(str)
-    def ask_how(self, conversation_id: str) -> None:
-        """Open the dialog."""
+    def ask_how(self, conversation_id: str, window: QWidget | None = None) -> None:
+        """Open the dialog, before `window` or the program's main one."""
         warmth, model = self._cache_at_rest(conversation_id), self._session.model
         if warmth is None or model is None:
             return
         title = self._conversations.title_of(conversation_id)
-        dialog = CompressDialog(title, _sizes(warmth, model.kv_bytes_per_token), self._window)
+        dialog = CompressDialog(title, _sizes(warmth, model.kv_bytes_per_token), window or self._window)
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         dialog.chosen.connect(lambda choice: self._compress(conversation_id, choice))
         dialog.destroyed.connect(self._on_dialog_destroyed)

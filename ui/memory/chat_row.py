@@ -1,0 +1,165 @@
+"""One chat in the memory panel: its title, what it takes, its page map, and what can be done with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+
+from engine.protocol.events import BlockPlace, ConversationBlocks
+from ui.memory.cells import CellTiles
+from ui.memory.page_map import PageMap
+from ui.memory.page_words import chat_words
+from ui.sidebar.row_words import pin_help, title_words
+from ui.theme import Theme
+from ui.tokens import SPACE_L, SPACE_M, SPACE_XS
+
+_HEAD_PX = 230
+_NARROW_PX = 720
+
+
+@dataclass(frozen=True, slots=True)
+class ChatState:
+    """What the window knows of a chat besides its blocks."""
+
+    title: str
+    is_known: bool = True  # False: of no conversation in the list
+    is_pinned: bool = False
+    can_free: bool = True
+    can_compress: bool = False
+    can_undo: bool = False
+
+
+class ChatRow(QWidget):
+    pin_requested = Signal(str, bool)
+    free_requested = Signal(str)
+    compress_requested = Signal(str)
+    undo_requested = Signal(str)
+
+    def __init__(self, conversation_id: str, theme: Theme, tiles: CellTiles, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.conversation_id = conversation_id
+        self._row: ConversationBlocks | None = None
+        self._state = ChatState("")
+        self.title = QLabel()
+        self.title.setProperty("kind", "strong")
+        self.title.setWordWrap(True)
+        self.title.setTextFormat(Qt.TextFormat.PlainText)
+        self.detail = QLabel()
+        self.detail.setProperty("kind", "muted")
+        self.detail.setWordWrap(True)
+        self.map = PageMap(theme, tiles)
+        self.pin_button = _button()
+        self.free_button = _button()
+        self.compress_button = _button()
+        self.undo_button = _button()
+        self._lay_out()
+        self.pin_button.clicked.connect(
+            lambda: self.pin_requested.emit(self.conversation_id, not self._state.is_pinned)
+        )
+        self.free_button.clicked.connect(lambda: self.free_requested.emit(self.conversation_id))
+        self.compress_button.clicked.connect(lambda: self.compress_requested.emit(self.conversation_id))
+        self.undo_button.clicked.connect(lambda: self.undo_requested.emit(self.conversation_id))
+
+    @property
+    def buttons(self) -> list[QPushButton]:
+        return [self.pin_button, self.free_button, self.compress_button, self.undo_button]
+
+    def show_chat(self, row: ConversationBlocks, state: ChatState) -> None:
+        if (row, state) != (self._row, self._state):
+            self._row, self._state = row, state
+            self.retranslate()
+
+    def retranslate(self) -> None:
+        row, state = self._row, self._state
+        if row is None:
+            return
+        title = title_words(state.title) if state.is_known else self.tr("Chat that is no longer in the list")
+        self.setAccessibleName(title)
+        self.title.setText(title)
+        self.detail.setText(chat_words(row))
+        self.map.show_runs(row.runs, title)
+        self.map.retranslate()
+        is_in_memory = any(run.place is not BlockPlace.DISK for run in row.runs)
+        help_words = pin_help()
+        self.pin_button.setText(self.tr("Unpin") if state.is_pinned else self.tr("Pin"))
+        self.pin_button.setVisible(state.is_known)
+        self.pin_button.setToolTip(help_words)
+        self.free_button.setText(self.tr("Free"))
+        self.free_button.setEnabled(is_in_memory and state.can_free)
+        self.free_button.setToolTip(self.tr("Put this chat away from memory now; it comes back from disk"))
+        self.compress_button.setText(self.tr("Compress"))
+        self.compress_button.setVisible(not state.can_undo)
+        self.compress_button.setEnabled(state.can_compress)
+        self.compress_button.setToolTip(self.tr("Keep only what matters most of this chat's memory"))
+        self.undo_button.setText(self.tr("Undo"))
+        self.undo_button.setVisible(state.can_undo)
+        self.undo_button.setToolTip(self.tr("Bring this chat's memory back to full precision"))
+        for button in self.buttons:
+            button.setAccessibleName(f"{button.text()}: {title}")
+
+    # Qt overrides
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._place(is_narrow=self.width() < _NARROW_PX)
+
+    def _lay_out(self) -> None:
+        self._head = QWidget()
+        words = QVBoxLayout(self._head)
+        words.setContentsMargins(0, 0, 0, 0)
+        words.setSpacing(2)
+        words.addWidget(self.title)
+        words.addWidget(self.detail)
+        words.addStretch(1)
+        self._actions = QWidget()
+        actions = QHBoxLayout(self._actions)
+        actions.setContentsMargins(0, 0, 0, 0)
+        actions.setSpacing(SPACE_XS)
+        actions.addStretch(1)
+        for button in self.buttons:
+            actions.addWidget(button)
+        line = QFrame()
+        line.setProperty("kind", "rule")
+        self._grid = grid = QGridLayout()
+        grid.setContentsMargins(0, 0, 0, 0)
+        grid.setHorizontalSpacing(SPACE_L)
+        grid.setVerticalSpacing(SPACE_XS)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, SPACE_M)
+        column.setSpacing(SPACE_M)
+        column.addWidget(line)
+        column.addLayout(grid)
+        self._is_narrow: bool | None = None
+        self._place(is_narrow=False)
+
+    def _place(self, *, is_narrow: bool) -> None:
+        """Wide: words, map, buttons side by side. Narrow: the map below."""
+        if is_narrow == self._is_narrow:
+            return
+        self._is_narrow = is_narrow
+        top = Qt.AlignmentFlag.AlignTop
+        for widget in (self._head, self.map, self._actions):
+            self._grid.removeWidget(widget)
+        if is_narrow:
+            self._head.setMinimumWidth(0)
+            self._head.setMaximumWidth(16_777_215)
+            self._grid.addWidget(self._head, 0, 0, 1, 2)
+            self._grid.addWidget(self._actions, 0, 2, top)
+            self._grid.addWidget(self.map, 1, 0, 1, 3)
+        else:
+            self._head.setFixedWidth(_HEAD_PX)
+            self._grid.addWidget(self._head, 0, 0, top)
+            self._grid.addWidget(self.map, 0, 1, top)
+            self._grid.addWidget(self._actions, 0, 2, top)
+        self._grid.setColumnStretch(1, 1)
+
+
+def _button() -> QPushButton:
+    button = QPushButton()
+    button.setProperty("kind", "action")
+    button.setCursor(Qt.CursorShape.PointingHandCursor)
+    button.setAutoDefault(False)
+    return button

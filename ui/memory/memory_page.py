@@ -1,0 +1,273 @@
+"""The memory panel's window: legend, budget, a row a chat, plots, diary, disk. Beside the chat, so that one sees what
+an answer does to it; it asks nobody and only shows what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import QEvent, Qt, Signal, Slot
+from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut, QShowEvent
+from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QLabel, QPushButton, QScrollArea, QVBoxLayout, QWidget
+
+from app.settings import MB, Settings
+from engine.protocol.events import BlocksReported, ConversationBlocks
+from ui import numbers
+from ui.fit_screen import resize_within_screen
+from ui.icons import app_icon
+from ui.memory.budget_bar import BudgetBar
+from ui.memory.cards import DiaryCard, DiskCard, PlotCard
+from ui.memory.cells import CellTiles
+from ui.memory.chat_row import ChatRow, ChatState
+from ui.memory.diary import Diary
+from ui.memory.history import History
+from ui.memory.legend import Legend
+from ui.memory.time_plot import TimePlot
+from ui.theme import Theme
+from ui.tokens import SPACE_L, SPACE_S, SPACE_XL
+
+FIRST_ROWS = 8  # shown before one asks for more; all in memory in any case
+_MORE_ROWS = 40
+_NARROW_PX = 720
+KEY = "Ctrl+M"
+
+
+class MemoryPage(QWidget):
+    shown = Signal()
+    pin_requested = Signal(str, bool)
+    free_requested = Signal(str)
+    free_all_requested = Signal()
+    compress_requested = Signal(str)
+    undo_requested = Signal(str)
+    budget_chosen = Signal(int)
+    disk_cap_chosen = Signal(object)
+
+    def __init__(self, theme: Theme, speed: History, kv_bytes: History, diary: Diary, parent: QWidget) -> None:
+        super().__init__(parent, Qt.WindowType.Window)
+        self.setObjectName("memoryPage")
+        self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        self.setWindowIcon(app_icon())
+        self._theme = theme
+        self._speed, self._kv_bytes = speed, kv_bytes
+        self._tiles = CellTiles(theme)
+        self._report: BlocksReported | None = None
+        self._state_of: Callable[[str], ChatState] = ChatState
+        self._most_rows = FIRST_ROWS
+        self._is_narrow: bool | None = None
+        self.rows: dict[str, ChatRow] = {}
+        self.title = QLabel()
+        self.title.setProperty("kind", "title")
+        self.legend = Legend(self._tiles)
+        self.used = QLabel()
+        self.used.setProperty("kind", "value")
+        self.marks = QLabel()
+        self.marks.setProperty("kind", "muted")
+        self.free_all = QPushButton()
+        self.free_all.setProperty("kind", "action")
+        self.budget = BudgetBar(theme)
+        self.nothing = QLabel()
+        self.nothing.setProperty("kind", "muted")
+        self.nothing.setWordWrap(True)
+        self.more = QPushButton()
+        self.more.setProperty("kind", "action")
+        self.speed_card = PlotCard(TimePlot(theme, speed, numbers.speed, "accent"))
+        self.bytes_card = PlotCard(TimePlot(theme, kv_bytes, lambda value: numbers.size(round(value)), "int8"))
+        self.diary_card = DiaryCard(diary)
+        self.disk_card = DiskCard(theme)
+        self._lay_out()
+        self.budget.budget_chosen.connect(self.budget_chosen)
+        self.budget.shown_changed.connect(self._show_marks)
+        self.disk_card.cap_chosen.connect(self.disk_cap_chosen)
+        self.free_all.clicked.connect(self.free_all_requested)
+        self.more.clicked.connect(self._on_more_clicked)
+        for key in ("Esc", KEY):
+            QShortcut(QKeySequence(key), self).activated.connect(self.close)
+        self.retranslate()
+        resize_within_screen(self, 1100, 780)
+
+    def show_report(self, report: BlocksReported, state_of: Callable[[str], ChatState]) -> None:
+        """`state_of` a conversation, by its id."""
+        self._report, self._state_of = report, state_of
+        self.budget.show_report(report)
+        self._show_rows()
+        self._show_marks()
+        num_on_disk = sum(not row.held_bytes for row in report.conversations)
+        self.disk_card.show_disk(report.disk_bytes, report.disk_cap_bytes, num_on_disk)
+        _plot(self.bytes_card).set_mark(float(report.high_water_bytes))
+
+    def show_states(self) -> None:
+        """Titles, pins or what can be done have changed, not the blocks."""
+        if self._report is not None:
+            self._show_rows()
+
+    def show_settings(self, settings: Settings) -> None:
+        self.budget.show_budget(settings.memory_budget_mb)
+        self.disk_card.show_settings(settings)
+        self._show_marks()
+
+    def show_history(self) -> None:
+        """The plots and the diary have grown."""
+        now, mean = numbers.speed(self._speed.last), numbers.speed(self._speed.mean)
+        words = self.tr("{now} at last · {mean} mean").format(now=now, mean=mean)
+        self.speed_card.set_words(self.tr("Speed"), words if self._speed.last else numbers.DASH)
+        last = self._kv_bytes.last
+        self.bytes_card.set_words(self.tr("KV bytes"), numbers.size(None if last is None else round(last)))
+        self.speed_card.plot.update()
+        self.bytes_card.plot.update()
+        self.diary_card.refresh()
+
+    def retranslate(self) -> None:
+        self.setWindowTitle(self.tr("Memory – Ember"))
+        self.title.setText(self.tr("Memory"))
+        self.budget.setAccessibleName(self.tr("Memory for chats, in MB"))
+        self.budget.setToolTip(self.tr("Drag the end, or use the arrow keys, to change the memory budget"))
+        self.nothing.setText(self.tr("No chat has anything in memory or on disk yet."))
+        self.free_all.setText(self.tr("Free all"))
+        self.free_all.setToolTip(self.tr("Put every chat away from memory now; they come back from disk"))
+        self.legend.retranslate()
+        self.diary_card.retranslate()
+        self.disk_card.retranslate()
+        for row in self.rows.values():
+            row.retranslate()
+        self._show_marks()
+        self._show_more()
+        self.show_history()
+
+    # slots
+
+    @Slot()
+    def _show_marks(self) -> None:
+        report, budget = self._report, self.budget
+        used = numbers.size(report.memory_bytes if report else None)
+        limit = numbers.size(budget.value() * MB)
+        self.used.setText(self.tr("{used} of {budget}").format(used=used, budget=limit))
+        if budget.is_changing:
+            template = self.tr("{number} MB in the settings · makes room above {high}, down to {low}")
+        else:
+            template = self.tr("makes room above {high}, down to {low}")
+        high, low = budget.marks_bytes or (None, None)
+        number = numbers.count(budget.value())
+        words = template.format(number=number, high=numbers.size(high), low=numbers.size(low))
+        self.marks.setText(words)
+        budget.setAccessibleDescription(f"{self.used.text()}, {words}")
+
+    @Slot()
+    def _on_more_clicked(self) -> None:
+        self._most_rows += _MORE_ROWS
+        self._show_rows()
+
+    # Qt overrides
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.shown.emit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._place_cards()
+
+    def changeEvent(self, event: QEvent) -> None:
+        if event.type() == QEvent.Type.LanguageChange:
+            self.retranslate()
+        super().changeEvent(event)
+
+    # private
+
+    def _show_rows(self) -> None:
+        assert self._report is not None
+        wanted = self._wanted_rows(self._report.conversations)
+        known = {row.conversation_id for row in wanted}
+        for gone in [one for one in self.rows if one not in known]:
+            widget = self.rows.pop(gone)
+            widget.hide()
+            self._list.removeWidget(widget)
+            widget.deleteLater()
+        for place, row in enumerate(wanted):
+            widget = self.rows.get(row.conversation_id) or self._new_row(row.conversation_id)
+            if self._list.indexOf(widget) != place:
+                self._list.insertWidget(place, widget)
+            widget.show_chat(row, self._state_of(row.conversation_id))
+        self._show_more()
+
+    def _wanted_rows(self, rows: Sequence[ConversationBlocks]) -> list[ConversationBlocks]:
+        in_memory = [row for row in rows if row.held_bytes]
+        on_disk = [row for row in rows if not row.held_bytes]
+        return in_memory + on_disk[: max(0, self._most_rows - len(in_memory))]
+
+    def _new_row(self, conversation_id: str) -> ChatRow:
+        row = self.rows[conversation_id] = ChatRow(conversation_id, self._theme, self._tiles)
+        row.pin_requested.connect(self.pin_requested)
+        row.free_requested.connect(self.free_requested)
+        row.compress_requested.connect(self.compress_requested)
+        row.undo_requested.connect(self.undo_requested)
+        return row
+
+    def _show_more(self) -> None:
+        total = len(self._report.conversations) if self._report else 0
+        self.nothing.setVisible(self._report is not None and not total)
+        self.free_all.setEnabled(bool(self._report and self._report.memory_bytes))
+        self.more.setVisible(total > len(self.rows))
+        left = numbers.count(total - len(self.rows))
+        self.more.setText(self.tr("Show more chats on disk ({count})").format(count=left))
+
+    def _lay_out(self) -> None:
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_XL)
+        head.addWidget(self.title, 0, Qt.AlignmentFlag.AlignTop)
+        head.addWidget(self.legend, 1)
+        above = QHBoxLayout()
+        above.addWidget(self.used)
+        above.addStretch(1)
+        above.addWidget(self.marks)
+        above.addWidget(self.free_all)
+        self.marks.setWordWrap(True)
+        self.marks.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        above.setStretchFactor(self.marks, 1)
+        self._list = QVBoxLayout()
+        self._list.setSpacing(0)
+        self._cards = QGridLayout()
+        self._cards.setSpacing(SPACE_L)
+        content = QWidget()
+        content.setAutoFillBackground(False)
+        column = QVBoxLayout(content)
+        column.setContentsMargins(SPACE_XL, SPACE_L, SPACE_XL, SPACE_XL)
+        column.setSpacing(SPACE_S)
+        column.addLayout(head)
+        column.addSpacing(SPACE_S)
+        column.addLayout(above)
+        column.addWidget(self.budget)
+        column.addSpacing(SPACE_S)
+        column.addLayout(self._list)
+        column.addWidget(self.nothing)
+        column.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
+        column.addLayout(self._cards)
+        column.addStretch(1)
+        self.pane = QScrollArea()
+        self.pane.setWidget(content)
+        self.pane.setWidgetResizable(True)
+        self.pane.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.pane.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, 0)
+        whole.addWidget(self.pane)
+        self.setMinimumSize(420, 300)
+        self._place_cards()
+
+    def _place_cards(self) -> None:
+        """Two beside each other where there is room."""
+        is_narrow = self.width() < _NARROW_PX
+        if is_narrow == self._is_narrow:
+            return
+        self._is_narrow = is_narrow
+        cards = (self.speed_card, self.bytes_card, self.diary_card, self.disk_card)
+        for number, card in enumerate(cards):
+            self._cards.removeWidget(card)
+            row, column = (number, 0) if is_narrow else divmod(number, 2)
+            self._cards.addWidget(card, row, column)
+        for column in (0, 1):
+            self._cards.setColumnStretch(column, 0 if is_narrow and column else 1)
+
+
+def _plot(card: PlotCard) -> TimePlot:
+    assert isinstance(card.plot, TimePlot)
+    return card.plot
