@@ -104,7 +104,7 @@ def _as_only_instance(application: QApplication, paths: DataPaths) -> int:
 
 def _run_window(application: QApplication, paths: DataPaths, store: ConversationStore) -> int:
     """Everything the window needs, until it is closed. The engine starts once the window is visible."""
-    from PySide6.QtCore import QTimer
+    from PySide6.QtCore import Qt, QTimer
 
     from app.chat_session import ChatSession
     from app.engine_bridge import EngineBridge
@@ -114,6 +114,7 @@ def _run_window(application: QApplication, paths: DataPaths, store: Conversation
     from app.settings import read_settings
     from app.single_instance import InstanceServer
     from ui.main_window import MainWindow
+    from ui.warm_up import warm_up
 
     loaded = read_settings(paths.settings)
     settings = loaded.settings
@@ -143,6 +144,7 @@ def _run_window(application: QApplication, paths: DataPaths, store: Conversation
             bridge.deliver(Failed("", None, error.code, str(error), error.params))
 
     server.raise_asked.connect(on_raise_asked)
+    bridge.model_loaded.connect(warm_up, Qt.ConnectionType.SingleShotConnection)
     window.show()
     ask_for_model()  # before any message can be sent, which would find no model
     QTimer.singleShot(_FIRST_PAINT_MS, engine.start)
