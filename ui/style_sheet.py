@@ -14,6 +14,7 @@ QToolTip { background: $surface; color: $text; border: 1px solid $line; padding:
 
 QWidget#sidebar { background: $sidebar; border-right: 1px solid $line; }
 QWidget#header { background: $window; border-bottom: 1px solid $line; }
+QGroupBox#meterCell { background: transparent; border: none; margin: 0px; padding: 0px; }
 QWidget#meterStrip { background: $sidebar; border-top: 1px solid $line; }
 QFrame[kind="divider"] { background: $line; border: none; max-width: 1px; min-width: 1px; }
 
@@ -21,6 +22,7 @@ QFrame[kind="rule"] { background: $line; border: none; max-height: 1px; min-heig
 
 QLabel { background: transparent; color: $text; }
 QLabel[kind="muted"] { color: $muted; font-size: ${secondary}px; }
+QLabel[kind="line"] { color: $text; font-size: ${secondary}px; }
 QLabel[kind="value"] { color: $text; font-size: ${secondary}px; font-weight: 600; }
 QLabel[kind="title"] { color: $text; font-size: ${title}px; font-weight: 600; }
 QLabel[kind="strong"] { color: $text; font-weight: 600; }

@@ -75,7 +75,7 @@ class CellTiles:
             painter.fillPath(path, fill)
             painter.save()
             painter.setClipPath(path)
-            ink = max((_DARK, _BRIGHT), key=lambda one: contrast(one, fill.name()))
+            ink = _DARK if look.kind == "kvzip" else max((_DARK, _BRIGHT), key=lambda one: contrast(one, fill.name()))
             _draw_pattern(painter, look.kind, place, QColor(ink))
             painter.restore()
         if look.is_shared or look.is_hollow:

@@ -12,12 +12,14 @@ from engine.protocol.events import BlockPlace, ConversationBlocks
 from ui.memory.cells import CellTiles
 from ui.memory.page_map import PageMap
 from ui.memory.page_words import chat_words
+from ui.memory.precision_words import kind_of
 from ui.sidebar.row_words import pin_help, title_words
 from ui.theme import Theme
 from ui.tokens import SPACE_L, SPACE_M, SPACE_XS
 
 _HEAD_PX = 230
 _NARROW_PX = 720
+_BUTTON_EDGES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +86,17 @@ class ChatRow(QWidget):
         self.map.retranslate()
         is_in_memory = any(run.place is not BlockPlace.DISK for run in row.runs)
         help_words = pin_help()
-        self.pin_button.setText(self.tr("Unpin") if state.is_pinned else self.tr("Pin"))
+        pin, unpin = self.tr("Pin"), self.tr("Unpin")
+        widths = [self.pin_button.fontMetrics().horizontalAdvance(words) for words in (pin, unpin)]
+        self.pin_button.setMinimumWidth(max(widths) + _BUTTON_EDGES)  # so that all maps are equally wide
+        self.pin_button.setText(unpin if state.is_pinned else pin)
         self.pin_button.setVisible(state.is_known)
         self.pin_button.setToolTip(help_words)
         self.free_button.setText(self.tr("Free"))
         self.free_button.setEnabled(is_in_memory and state.can_free)
         self.free_button.setToolTip(self.tr("Put this chat away from memory now; it comes back from disk"))
         self.compress_button.setText(self.tr("Compress"))
-        self.compress_button.setVisible(not state.can_undo)
-        self.compress_button.setEnabled(state.can_compress)
+        self.compress_button.setEnabled(state.can_compress and kind_of(row.precision) != "kvzip")
         self.compress_button.setToolTip(self.tr("Keep only what matters most of this chat's memory"))
         self.undo_button.setText(self.tr("Undo"))
         self.undo_button.setVisible(state.can_undo)
@@ -115,12 +119,17 @@ class ChatRow(QWidget):
         words.addWidget(self.detail)
         words.addStretch(1)
         self._actions = QWidget()
-        actions = QHBoxLayout(self._actions)
+        first = QHBoxLayout()
+        first.setSpacing(SPACE_XS)
+        first.addStretch(1)
+        for button in (self.pin_button, self.free_button, self.compress_button):
+            first.addWidget(button)
+        actions = QVBoxLayout(self._actions)
         actions.setContentsMargins(0, 0, 0, 0)
-        actions.setSpacing(SPACE_XS)
+        actions.setSpacing(0)
+        actions.addLayout(first)
+        actions.addWidget(self.undo_button, 0, Qt.AlignmentFlag.AlignRight)
         actions.addStretch(1)
-        for button in self.buttons:
-            actions.addWidget(button)
         line = QFrame()
         line.setProperty("kind", "rule")
         self._grid = grid = QGridLayout()

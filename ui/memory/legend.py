@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
 
 from ui.composer.wrap_layout import WrapLayout
 from ui.memory.cells import CELL, CellTiles, Look
-from ui.tokens import SPACE_S
+from ui.tokens import SPACE_M
 
 LOOKS = (
     Look("16bit"),
@@ -39,7 +39,7 @@ class Legend(QWidget):
     def __init__(self, tiles: CellTiles, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._labels: list[QLabel] = []
-        layout = WrapLayout(self, spacing=SPACE_S)
+        self._row = layout = WrapLayout(self, spacing=SPACE_M)
         for look in LOOKS:
             label = QLabel()
             label.setProperty("kind", "muted")
@@ -65,3 +65,5 @@ class Legend(QWidget):
         )
         for label, word in zip(self._labels, words, strict=True):
             label.setText(word)
+            label.adjustSize()
+        self.setMaximumWidth(self._row.sizeHint().width())  # it stands at the right end

@@ -119,6 +119,7 @@ class MemoryPage(QWidget):
     def retranslate(self) -> None:
         self.setWindowTitle(self.tr("Memory – Ember"))
         self.title.setText(self.tr("Memory"))
+        self.pane.setAccessibleName(self.tr("What is in memory and on disk"))
         self.budget.setAccessibleName(self.tr("Memory for chats, in MB"))
         self.budget.setToolTip(self.tr("Drag the end, or use the arrow keys, to change the memory budget"))
         self.nothing.setText(self.tr("No chat has anything in memory or on disk yet."))
@@ -160,6 +161,7 @@ class MemoryPage(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        self.pane.setFocus(Qt.FocusReason.OtherFocusReason)
         self.shown.emit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -214,7 +216,8 @@ class MemoryPage(QWidget):
         head = QHBoxLayout()
         head.setSpacing(SPACE_XL)
         head.addWidget(self.title, 0, Qt.AlignmentFlag.AlignTop)
-        head.addWidget(self.legend, 1)
+        head.addStretch(1)
+        head.addWidget(self.legend, 100)
         above = QHBoxLayout()
         above.addWidget(self.used)
         above.addStretch(1)
@@ -228,7 +231,6 @@ class MemoryPage(QWidget):
         self._cards = QGridLayout()
         self._cards.setSpacing(SPACE_L)
         content = QWidget()
-        content.setAutoFillBackground(False)
         column = QVBoxLayout(content)
         column.setContentsMargins(SPACE_XL, SPACE_L, SPACE_XL, SPACE_XL)
         column.setSpacing(SPACE_S)
@@ -244,8 +246,10 @@ class MemoryPage(QWidget):
         column.addStretch(1)
         self.pane = QScrollArea()
         self.pane.setWidget(content)
+        content.setAutoFillBackground(False)  # which the line above has set
         self.pane.setWidgetResizable(True)
-        self.pane.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.pane.setProperty("kind", "pane")
+        self.pane.setFocusPolicy(Qt.FocusPolicy.StrongFocus)  # where one begins: the arrow keys scroll
         self.pane.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, 0)

@@ -56,6 +56,7 @@ class MeterFeed:
             self._reading.cache = statistics.cache
             self._reading.decode_tps = statistics.decode_tps
             self._reading.ttft_s = statistics.ttft_s
+            self._reading.turn = statistics
         if conversation_id is not None and (reported := self._reported.get(conversation_id)):
             self._take_cache(reported)
         reply = self._live.of(conversation_id)
@@ -90,6 +91,7 @@ class MeterFeed:
                 self._reading.cache = statistics.cache
                 self._reading.decode_tps = statistics.decode_tps
                 self._reading.ttft_s = statistics.ttft_s
+                self._reading.turn = statistics
                 self._reported.pop(event.conversation_id, None)
             case Finished():
                 self._reported.pop(event.conversation_id, None)
@@ -108,6 +110,7 @@ class MeterFeed:
             case CacheReported():
                 self._reading.budget_bytes = event.budget_bytes
                 self._reading.all_caches_bytes = event.memory_bytes
+                self._reading.memory = event.memory or self._reading.memory
                 for cache in event.conversations:
                     self._take_report(cache)
         self.refresh()

@@ -33,7 +33,7 @@ class Bar(QWidget):
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         path = QPainterPath()
-        path.addRoundedRect(QRectF(self.rect()), 3.5, 3.5)
+        path.addRoundedRect(QRectF(self.rect()), self.height() / 2, self.height() / 2)
         painter.setClipPath(path)
         painter.fillRect(self.rect(), self._theme.color("line"))
         left = 0.0

@@ -7,10 +7,12 @@ from enum import Enum
 
 from PySide6.QtCore import QCoreApplication
 
-from engine.protocol.events import CacheReading, LoadStage, MemoryReading, Phase, PressureActed
+from engine.protocol.events import CacheReading, LoadStage, MemoryReading, Phase, PressureActed, TurnStatistics
 from ui import numbers
-from ui.memory.precision_words import precision_help, precision_mark, precision_words
+from ui.memory.precision_words import kind_of, precision_help, precision_mark, precision_words
 from ui.meter.pressure_words import pressure_words
+
+_WIDEST_BYTES, _WIDEST_SPEED = 888_000_000, 888.0
 
 
 def _tr(source: str) -> str:
@@ -54,6 +56,8 @@ class EngineState:
                 return _tr("Restoring")
             case Phase.PREFILL:
                 return self._progress_words(_tr("Reading"), _tr("Reading {percent}"))
+            case Phase.COMPRESSING if not self.fraction:  # how much there is to do is known after its first part
+                return _tr("Compressing")
             case Phase.COMPRESSING:
                 return self._progress_words(_tr("Compressing"), _tr("Compressing {percent}"))
             case Phase.ANSWERING:
@@ -95,12 +99,24 @@ class MeterReading:
     memory: MemoryReading | None = None
     ttft_s: float | None = None
     decode_tps: float | None = None
+    turn: TurnStatistics | None = None  # of the last reply
     pressure: PressureActed | None = None  # the newest step
     pressure_title: str = ""  # of the chat it was taken on
     state: EngineState = EngineState()  # frozen
 
     def context_words(self) -> str:
         return f"{numbers.count(self.context_tokens)} / {numbers.count(self.context_length)}"
+
+    def turn_words(self) -> str:
+        """What the last reply read and wrote, to the token; "" before there was one."""
+        if self.turn is None:
+            return ""
+        words = _tr("Last reply: {reused} tokens reused, {read} read, {written} written")
+        return words.format(
+            reused=numbers.count(self.turn.reused_tokens),
+            read=numbers.count(self.turn.prefilled_tokens),
+            written=numbers.count(self.turn.new_tokens),
+        )
 
     def context_fraction(self) -> float | None:
         if self.context_tokens is None or not self.context_length:
@@ -119,7 +135,11 @@ class MeterReading:
         return precision_words(self.precision, self.cache.kept if self.cache else 1.0)
 
     def precision_mark(self) -> str:
-        return precision_mark(self.precision, self.cache.kept if self.cache else 1.0)
+        """In short, but never a bare number."""
+        kept = self.cache.kept if self.cache else 1.0
+        if kind_of(self.precision) == "kvzip" and kept < 1.0:
+            return _tr("{share} kept").format(share=numbers.share(kept))
+        return precision_mark(self.precision, kept)
 
     def precision_help(self) -> str:
         """How the cache is kept, and its price; "" while nothing is cached."""
@@ -168,6 +188,16 @@ class MeterReading:
             )
         lines.append(_tr("Other programs are counted."))
         return "\n".join(lines)
+
+    def widest_words(self) -> tuple[str, str, str, str]:
+        """The longest that context, cache, memory and speed come to in this window: room for them is always kept."""
+        length = self.context_length or 0
+        context = f"{numbers.count(length)} / {numbers.count(length)}"
+        memory = numbers.DASH
+        if self.memory is not None:
+            total = self._memory()[0]
+            memory = numbers.size_of(total, total)
+        return context, numbers.size(_WIDEST_BYTES), memory, numbers.speed(_WIDEST_SPEED)
 
     def speed_words(self) -> str:
         return numbers.speed(self.decode_tps)

@@ -1,16 +1,20 @@
-"""The strip at the bottom: always there, at most ten repaints a second, none while hidden, spoken every two seconds."""
+"""The strip at the bottom: always there, at most ten repaints a second, none while hidden, spoken every two seconds.
+
+A button as well: a click, Enter or the space bar opens the memory panel.
+"""
 
 from __future__ import annotations
 
 from time import monotonic
 
-from PySide6.QtCore import QEvent, Qt, QTimer, Slot
-from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
+from PySide6.QtCore import QEvent, QSize, Qt, QTimer, Slot
+from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QAbstractButton, QFrame, QHBoxLayout, QLabel, QStyle, QStyleOption, QWidget
 
 from ui.memory.precision_words import kind_of
+from ui.meter.meter_cell import MeterCell
 from ui.meter.meter_parts import Bar, Dot, Sparkline
-from ui.meter.meter_reading import MeterReading
+from ui.meter.meter_reading import EngineState, MeterReading
 from ui.theme import Theme
 
 PAINT_MS = 100
@@ -18,52 +22,23 @@ _SPEAK_S = 2.0
 _HEIGHT = 40
 
 
-class MeterCell(QWidget):
-    """A label, a value in figures of equal width, a quiet addition, and a drawing."""
+class MeterStrip(QAbstractButton):
+    """`clicked`: the memory panel is wanted."""
 
-    def __init__(self, drawing: QWidget | None = None, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.label = QLabel()
-        self.label.setProperty("kind", "muted")
-        self.value = QLabel()
-        self.value.setProperty("kind", "value")
-        self.note = QLabel()
-        self.note.setProperty("kind", "muted")
-        self.note.hide()
-        self.drawing = drawing
-        self._row = row = QHBoxLayout(self)
-        row.setContentsMargins(18, 0, 18, 0)
-        row.setSpacing(9)
-        for widget in (self.label, self.value, self.note):
-            row.addWidget(widget)
-        if drawing is not None:
-            row.addWidget(drawing)
-
-    def set_note(self, text: str, is_roomy: bool) -> None:
-        self.note.setText(text)
-        self.note.setVisible(bool(text) and is_roomy)
-
-    def fit(self) -> None:
-        """Make its size that of what it shows now, not at the next event."""
-        self._row.invalidate()
-        self._row.activate()
-
-    def speak(self, extra: str = "") -> None:
-        words = [self.label.text(), self.value.text(), self.note.text(), extra]
-        self.setAccessibleName(" ".join(word for word in words if word))
-
-
-class MeterStrip(QWidget):
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("meterStrip")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.setFixedHeight(_HEIGHT)
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
         self._theme = theme
         self._reading = MeterReading()
         self._spoken_at = float("-inf")
         self.num_paints = 0
-        self._cache_hint = ""
+        self._cache_hint = self._context_hint = ""
+        self._spoken_state: tuple[object, ...] = ()
+        self._state_of_room: tuple[object, ...] = ()
         self.context = MeterCell(Bar(theme))
         self.cache = MeterCell(Bar(theme))
         self.memory = MeterCell()
@@ -97,6 +72,28 @@ class MeterStrip(QWidget):
 
     # Qt overrides
 
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        option = QStyleOption()
+        option.initFrom(self)
+        self.style().drawPrimitive(QStyle.PrimitiveElement.PE_Widget, option, painter, self)
+        if self.hasFocus():
+            painter.setPen(QPen(self._theme.color("accent"), 2))
+            painter.drawRect(self.rect().adjusted(1, 1, -1, -1))
+        painter.end()
+
+    def sizeHint(self) -> QSize:
+        return QSize(self._row.sizeHint().width(), _HEIGHT)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, _HEIGHT)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self.click()
+        else:
+            super().keyPressEvent(event)
+
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._show_reading()
@@ -119,30 +116,47 @@ class MeterStrip(QWidget):
     def _show_reading(self) -> None:
         reading, tokens = self._reading, self._theme.tokens
         self.num_paints += 1
-        self.context.value.setText(reading.context_words())
+        context, cache, memory, speed = reading.widest_words()
+        self.context.set_value(reading.context_words(), context)
+        self.context.setToolTip("\n".join(filter(None, (self._context_hint, reading.turn_words()))))
         _bar(self.context).set_segments([(reading.context_fraction() or 0.0, tokens.accent)])
-        self.cache.value.setText(reading.cache_words())
+        self.cache.set_value(reading.cache_words(), cache)
         self.cache.setToolTip(
             "\n".join(filter(None, (self._cache_hint, reading.precision_help(), reading.pressure_words())))
         )
         own, others = reading.cache_fractions()
         colour = tokens.precision[kind_of(reading.precision)]
         _bar(self.cache).set_segments([(own, colour), (others, tokens.precision["on_disk"])])
-        self.memory.value.setText(reading.memory_words())
+        self.memory.set_value(reading.memory_words(), memory)
         self.memory.setToolTip(reading.memory_tooltip())
-        self.speed.value.setText(reading.speed_words())
-        self.state.setText(reading.state.words())
-        self._dot.set_role(reading.state.light.value)
+        self.speed.set_value(reading.speed_words(), speed)
+        self._show_state(reading.state)
         self._fit()
         since = monotonic() - self._spoken_at
-        if since >= _SPEAK_S:
+        spoken = (reading.state.phase, reading.state.is_waiting, reading.state.is_elsewhere, reading.state.has_model)
+        is_at_rest = reading.state.phase is None and not reading.state.is_waiting
+        if since >= _SPEAK_S or is_at_rest or spoken != self._spoken_state:
+            self._spoken_state = spoken
             self._speak()
         elif not self._speak_timer.isActive():
             self._speak_timer.start(int((_SPEAK_S - since) * 1000))
 
+    def _show_state(self, state: EngineState) -> None:
+        """While it counts percent and seconds its room only grows, so that the dot stands still."""
+        words = state.words()
+        if (state.phase, state.stage) != self._state_of_room:
+            self._state_of_room = (state.phase, state.stage)
+            self.state.setMinimumWidth(0)
+        width = self.state.fontMetrics().horizontalAdvance(words)
+        self.state.setMinimumWidth(max(width, self.state.minimumWidth()))
+        self.state.setText(words)
+        self._dot.set_role(state.light.value)
+
     @Slot()
     def _speak(self) -> None:
+        """Figures that change all the time are said every two seconds; anything else at once."""
         self._spoken_at = monotonic()
+        self._speak_timer.stop()
         for cell in (self.context, self.memory, self.speed):
             cell.speak()
         self.cache.speak(self._reading.pressure_words())
@@ -168,7 +182,10 @@ class MeterStrip(QWidget):
 
     def _retranslate(self) -> None:
         self.context.label.setText(self.tr("Context"))
-        self.context.setToolTip(self.tr("Tokens of this chat the model has read, of those it can hold"))
+        for cell in (self.context, self.cache, self.memory, self.speed):
+            cell.forget_widest()
+        self.setAccessibleName(self.tr("Meter: opens the memory panel"))
+        self._context_hint = self.tr("Tokens of this chat the model has read, of those it can hold")
         self.cache.label.setText(self.tr("KV cache"))
         self._cache_hint = self.tr(
             "What the model remembers of this chat; grey in the bar: of other chats. Full is the memory budget."

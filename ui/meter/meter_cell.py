@@ -1,0 +1,58 @@
+"""One gauge of the strip: a label, a value, a drawing and a quiet addition. A group to screen readers."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QGroupBox, QHBoxLayout, QLabel, QWidget
+
+
+class MeterCell(QGroupBox):
+    """The value's room is that of its widest figures, so that nothing beside it moves when a digit comes or goes."""
+
+    def __init__(self, drawing: QWidget | None = None, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setFlat(True)
+        self.setObjectName("meterCell")
+        self.label = QLabel()
+        self.label.setProperty("kind", "muted")
+        self.value = QLabel()
+        self.value.setProperty("kind", "value")
+        self.note = QLabel()
+        self.note.setProperty("kind", "muted")
+        self.note.hide()
+        self.drawing = drawing
+        self._widest: set[str] = set()
+        self._row = row = QHBoxLayout(self)
+        row.setContentsMargins(18, 0, 18, 0)
+        row.setSpacing(9)
+        row.addWidget(self.label)
+        row.addWidget(self.value)
+        if drawing is not None:
+            row.addWidget(drawing)
+        row.addWidget(self.note)
+
+    def set_value(self, text: str, widest: str) -> None:
+        """`widest`: what the value may come to; where it was wider already, that counts."""
+        self.value.setText(text)
+        if not {text, widest} <= self._widest:
+            self._widest |= {text, widest}
+            metrics = self.value.fontMetrics()
+            self.value.setMinimumWidth(max(metrics.horizontalAdvance(words) for words in self._widest))
+            self._widest = {max(self._widest, key=metrics.horizontalAdvance), text, widest}
+
+    def forget_widest(self) -> None:
+        """The language or the model is another one."""
+        self._widest = set()
+        self.value.setMinimumWidth(0)
+
+    def set_note(self, text: str, is_roomy: bool) -> None:
+        self.note.setText(text)
+        self.note.setVisible(bool(text) and is_roomy)
+
+    def fit(self) -> None:
+        """Make its size that of what it shows now, not at the next event."""
+        self._row.invalidate()
+        self._row.activate()
+
+    def speak(self, extra: str = "") -> None:
+        words = [self.label.text(), self.value.text(), self.note.text(), extra]
+        self.setAccessibleName(" ".join(word for word in words if word))
