@@ -3,6 +3,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAccessible
 from pytestqt.qtbot import QtBot
 
 from app.conversation import MessageState
@@ -10,6 +12,7 @@ from app.settings import Settings
 from engine.protocol.commands import Role
 from engine.protocol.events import (
     CacheReading,
+    CacheReported,
     FinishReason,
     LoadStage,
     MemoryReading,
@@ -21,7 +24,7 @@ from engine.protocol.events import (
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import GB, MB, turn_statistics
 from ui import numbers
-from ui.meter.meter_reading import MeterReading
+from ui.meter.meter_reading import EngineState, MeterReading
 from ui.meter.strip import MeterStrip
 from ui.theme import Theme
 from ui.transcript.statistics_line import statistics_items
@@ -117,17 +120,104 @@ def test_at_most_ten_repaints_a_second_and_none_while_hidden(qtbot: QtBot, theme
     assert strip.context.value.text() == "1 / 2"
 
 
-def test_the_spoken_text_does_not_change_with_every_reading(qtbot: QtBot, theme: Theme) -> None:
+ANSWERING = EngineState(Phase.ANSWERING, has_model=True)
+
+
+@pytest.fixture
+def strip(qtbot: QtBot, theme: Theme) -> MeterStrip:
     strip = MeterStrip(theme)
     qtbot.addWidget(strip)
     strip.resize(1200, 40)
     strip.show()
-    strip.show_now(MeterReading(decode_tps=10.0))
+    return strip
+
+
+def test_the_spoken_text_does_not_change_with_every_reading(qtbot: QtBot, strip: MeterStrip) -> None:
+    strip.show_now(MeterReading(decode_tps=10.0, state=ANSWERING))
     spoken = strip.speed.accessibleName()
-    strip.show_now(MeterReading(decode_tps=20.0))
+    strip.show_now(MeterReading(decode_tps=20.0, state=ANSWERING))
     assert strip.speed.value.text() == "20 tok/s"
     assert strip.speed.accessibleName() == spoken
     qtbot.waitUntil(lambda: "20 tok/s" in strip.speed.accessibleName(), timeout=4000)
+
+
+def test_what_an_event_changes_is_spoken_at_once(strip: MeterStrip) -> None:
+    strip.show_now(MeterReading(decode_tps=10.0, state=ANSWERING))
+    strip.show_now(MeterReading(decode_tps=20.0, state=EngineState(Phase.SAVING, has_model=True)))
+    assert strip.speed.accessibleName() == "Speed 20 tok/s"
+    assert strip.state.accessibleName() == "State: Saving"
+    for speed in (30.0, 40.0):
+        strip.show_now(MeterReading(decode_tps=speed, state=EngineState(has_model=True)))
+        assert strip.speed.accessibleName() == f"Speed {speed:.0f} tok/s"
+
+
+def test_no_gauge_moves_when_its_numbers_get_wider(strip: MeterStrip) -> None:
+    places = []
+    for tokens, nbytes, speed, used in ((9, 9_000, 8.1, 1), (6412, 148 * MB, 138.2, 5), (8192, 999 * MB, 700, 7)):
+        reading = MeterReading(
+            context_tokens=tokens,
+            context_length=8192,
+            cache=CacheReading(tokens, nbytes, "bf16", "cpu"),
+            memory=MemoryReading(GB, (8 - used) * GB, 8 * GB),
+            decode_tps=speed,
+            state=ANSWERING,
+        )
+        strip.show_now(reading)
+        places.append([cell.geometry() for cell in (strip.context, strip.cache, strip.memory, strip.speed)])
+    assert places[0] == places[1] == places[2]
+
+
+def test_the_dot_stands_still_while_percent_and_time_count(strip: MeterStrip) -> None:
+    places = []
+    for fraction, left in ((0.5, 12.0), (0.09, 9.0), (1.0, 1.0)):
+        strip.show_now(MeterReading(state=EngineState(Phase.PREFILL, fraction=fraction, remaining_s=left)))
+        places.append(strip._dot.x())
+    assert places[1] == places[0]
+    assert places[0] - places[2] < 12  # "100 %" is a digit wider, once
+
+
+def test_compressing_has_no_percent_before_its_first_part_is_done() -> None:
+    words = [EngineState(Phase.COMPRESSING, fraction=fraction).words() for fraction in (None, 0.0, 0.25)]
+    assert words == ["Compressing", "Compressing", "Compressing 25 %"]
+
+
+def test_a_narrow_strip_keeps_a_word_beside_the_share_that_was_kept() -> None:
+    reading = MeterReading(cache=CacheReading(10, 100, "kvzip", "cpu", 0.34))
+    assert reading.precision_words() == "34 % kept (KVzip)"
+    assert reading.precision_mark() == "34 % kept"
+
+
+def test_the_memory_is_known_as_soon_as_a_model_is_there(desk: Desk) -> None:
+    meter = desk.window.meter
+    assert meter.memory.value.text() == numbers.DASH
+    memory = MemoryReading(1200 * MB, 4800 * MB, 8 * GB)
+    desk.engine.tell(CacheReported(None, 512 * MB, 0, 0, 0, 0.0, (), memory=memory))
+    desk.settle()
+    desk.qtbot.waitUntil(lambda: meter.memory.value.text() == "3.2 / 8.0 GB")
+    assert "Ember itself: 1.2 GB" in meter.memory.toolTip()
+
+
+def test_the_tooltip_says_exactly_what_was_read_and_reused(desk: Desk) -> None:
+    desk.engine.finish(desk.send("hello"), "Hi")
+    desk.settle()
+    words = "Last reply: 6,371 tokens reused, 37 read, 210 written"
+    desk.qtbot.waitUntil(lambda: words in desk.window.meter.context.toolTip())
+
+
+def test_a_click_enter_and_the_space_bar_ask_for_the_memory_panel(qtbot: QtBot, strip: MeterStrip) -> None:
+    asked: list[bool] = []
+    strip.clicked.connect(lambda: asked.append(True))
+    qtbot.mouseClick(strip, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(strip.speed.value, Qt.MouseButton.LeftButton)
+    for key in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
+        qtbot.keyClick(strip, key)
+    assert len(asked) == 5
+    assert "memory panel" in strip.accessibleName()
+
+
+def test_the_gauges_are_groups_and_the_strip_a_button_to_a_screen_reader(strip: MeterStrip) -> None:
+    roles = [QAccessible.queryAccessibleInterface(one).role() for one in (strip, strip.context, strip.speed)]
+    assert roles == [QAccessible.Role.PushButton, QAccessible.Role.Grouping, QAccessible.Role.Grouping]
 
 
 def test_the_speed_of_the_last_reply_is_back_after_a_restart(open_desk: OpenDesk) -> None:

@@ -87,7 +87,7 @@ def _numbers(step: Step) -> dict[str, str]:
 def _template(step: Step) -> str:
     match step:
         case SnapshotSaved():
-            return _tr("Saved “{title}”: {size} of it were new on disk")
+            return _tr("Saved “{title}” to disk: {size} were new")
         case Compressed() if is_full(step.precision):
             return _tr("Brought “{title}” back to full precision")
         case Compressed():
