@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QEvent, Qt, Signal, Slot
-from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut, QShowEvent
+from PySide6.QtGui import QFocusEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QLabel, QPushButton, QScrollArea, QVBoxLayout, QWidget
 
 from app.settings import MB, Settings
@@ -244,11 +244,10 @@ class MemoryPage(QWidget):
         column.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
         column.addLayout(self._cards)
         column.addStretch(1)
-        self.pane = QScrollArea()
+        self.pane = _Pane()
         self.pane.setWidget(content)
         content.setAutoFillBackground(False)  # which the line above has set
         self.pane.setWidgetResizable(True)
-        self.pane.setProperty("kind", "pane")
         self.pane.setFocusPolicy(Qt.FocusPolicy.StrongFocus)  # where one begins: the arrow keys scroll
         self.pane.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         whole = QVBoxLayout(self)
@@ -270,6 +269,25 @@ class MemoryPage(QWidget):
             self._cards.addWidget(card, row, column)
         for column in (0, 1):
             self._cards.setColumnStretch(column, 0 if is_narrow and column else 1)
+
+
+class _Pane(QScrollArea):
+    """Shows that it has the focus where the keyboard brought it there; not when the window has just opened."""
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        is_by_key = event.reason() in (Qt.FocusReason.TabFocusReason, Qt.FocusReason.BacktabFocusReason)
+        self._show_focus(is_shown=is_by_key)
+        super().focusInEvent(event)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        self._show_focus(is_shown=False)
+        super().focusOutEvent(event)
+
+    def _show_focus(self, *, is_shown: bool) -> None:
+        if is_shown is not (self.property("kind") == "pane"):
+            self.setProperty("kind", "pane" if is_shown else "")
+            self.style().unpolish(self)
+            self.style().polish(self)
 
 
 def _plot(card: PlotCard) -> TimePlot:

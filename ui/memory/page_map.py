@@ -11,7 +11,7 @@ from PySide6.QtGui import QFocusEvent, QHelpEvent, QKeyEvent, QPainter, QPaintEv
 from PySide6.QtWidgets import QToolTip, QWidget
 
 from engine.protocol.events import BlockRun
-from ui.memory.cells import CELL, GAP, CellTiles, look_of, pitch
+from ui.memory.cells import CELL, GAP, CellTiles, Look, look_of, pitch
 from ui.memory.page_words import cell_words, map_words
 from ui.theme import Theme
 
@@ -27,6 +27,8 @@ class PageMap(QWidget):
         self._tiles = tiles
         self._runs: tuple[BlockRun, ...] = ()
         self._ends: list[int] = []  # of each run, in cells
+        self._kinds: list[int] = []  # of each run, its look
+        self._looks: list[Look] = []
         self._token_starts: list[int] = []
         self._at = 0  # the keyboard's cell
         self._title = ""
@@ -54,6 +56,10 @@ class PageMap(QWidget):
             return
         self._runs, self._title = tuple(runs), title
         self._ends = list(accumulate(run.count for run in runs))
+        looks = list(map(look_of, runs))
+        self._looks = list(dict.fromkeys(looks))
+        numbers_of = {look: number for number, look in enumerate(self._looks)}
+        self._kinds = [numbers_of[look] for look in looks]
         self._token_starts = [0, *accumulate(run.tokens for run in runs)]
         self._at = min(self._at, max(0, self.num_cells - 1))
         self._speak()
@@ -106,13 +112,22 @@ class PageMap(QWidget):
         last_row = int((seen.bottom() - _MARGIN) // step)
         start, stop = first_row * columns, min(self.num_cells, (last_row + 1) * columns)
         self.num_painted = max(0, stop - start)
-        number = bisect_right(self._ends, start)
+        whole = int(step) if step == int(step) else 0
+        tiles = [self._tiles.tile(look, ratio) for look in self._looks]
+        ends, kinds, number = self._ends, self._kinds, bisect_right(self._ends, start)
         while start < stop:
-            end = min(self._ends[number], stop)
-            tile = self._tiles.tile(look_of(self._runs[number]), ratio)
-            for row, column, width, height in _rectangles(start, end, columns):
-                place = QRectF(_MARGIN + column * step, _MARGIN + row * step, width * step, height * step)
-                painter.drawTiledPixmap(place, tile, QPointF())
+            end, tile = min(ends[number], stop), tiles[kinds[number]]
+            if end == start + 1:
+                row, column = divmod(start, columns)
+                if whole:  # much quicker, as no point is made
+                    painter.drawPixmap(_MARGIN + column * whole, _MARGIN + row * whole, tile)
+                    start, number = end, number + 1
+                    continue
+                painter.drawPixmap(QPointF(_MARGIN + column * step, _MARGIN + row * step), tile)
+            else:
+                for row, column, width, height in _rectangles(start, end, columns):
+                    place = QRectF(_MARGIN + column * step, _MARGIN + row * step, width * step, height * step)
+                    painter.drawTiledPixmap(place, tile, QPointF())
             start, number = end, number + 1
 
     def resizeEvent(self, event: QResizeEvent) -> None:
