@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 NO_TESTS_COLLECTED = 5
+_WHOLE_SUITE = ["-n", "2", "--dist", "loadfile"]  # two files at a time; some tests use two threads themselves
 
 
 class Bootstrap:
@@ -89,7 +90,7 @@ class Bootstrap:
         self._prepare()
         started = time.monotonic()
         lint_code = 0 if arguments else self._lint()
-        code = self._pytest(arguments)
+        code = self._pytest(arguments or _WHOLE_SUITE)
         self._say_result(lint_code or code, started)
         return lint_code or code
 

@@ -192,7 +192,7 @@ def test_any_order_of_actions(open_desk: OpenDesk, tmp_path: Path, run: int) -> 
     for step in range(STEPS):
         try:
             names.append(player.act())
-            if step % 10 == 0:
+            if step % 25 == 0:
                 verify(desk)
         except BaseException:
             print("the last actions:", names[-25:])

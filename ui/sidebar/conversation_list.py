@@ -184,8 +184,10 @@ class ConversationList(QWidget):
     def _edit(self, index: QModelIndex) -> None:
         if index.isValid():
             self.search.end()
+            self.view.setFocus(Qt.FocusReason.OtherFocusReason)  # ends an editor that is open elsewhere
             self.view.setCurrentIndex(index)
-            self.view.edit(index)
+            if self.view.state() is not ConversationView.State.EditingState:
+                self.view.edit(index)
 
     def _retranslate(self) -> None:
         self.filter.setPlaceholderText(self.tr("Search"))
