@@ -169,9 +169,9 @@ def test_a_hundred_thousand_blocks_are_painted_within_a_frame(
     for top in range(5_000, 5_700, 100):
         painter = QPainter(image)
         painter.translate(0, -top)
-        started = time.perf_counter()
+        started = time.thread_time()  # other tests run on this machine too
         page_map.paint_cells(painter, QRect(0, top, 900, 700))
-        times.append((time.perf_counter() - started) * 1e3)
+        times.append((time.thread_time() - started) * 1e3)
         painter.end()
     assert 4_000 < page_map.num_painted < 6_500
     print(f"\n{page_map.num_painted:,} of 100,000 cells in {num_runs:,} runs: painted in {min(times):.2f} ms")
