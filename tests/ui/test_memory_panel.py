@@ -23,6 +23,8 @@ from engine.protocol.events import (
     PressureActed,
     SnapshotSaved,
 )
+from tests.ui import scale_check
+from tests.ui import test_accessibility as accessibility
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import GB, MB
 from ui.memory.chat_row import ChatRow
@@ -428,3 +430,45 @@ def test_an_empty_panel_says_so_and_draws_no_zero(open_desk: OpenDesk) -> None:
     assert panel.page.nothing.isVisible()
     panel.page.grab()
     panel.panel.close()
+
+
+@pytest.fixture
+def full_page(desk: Desk, panel: Panel) -> MemoryPage:
+    ids = ids_of(desk, "Jeju", "Rust", "Letter")
+    desk.engine.report(None, {ids[0]: (CacheState.WARM, "bf16"), ids[2]: (CacheState.WARM, "int8")})
+    desk.engine.tell(PressureActed(ids[0], "drop", 118 * MB, 0.1, 130 * MB, 320 * MB))
+    others = ids_of(desk, *(f"chat {number}" for number in range(FIRST_ROWS)))
+    stored = [chat(one, run(320, place="disk")) for one in others]
+    panel.open(
+        chat(ids[0], run(448, shared=True), run(5964)),
+        chat(ids[2], run(640, "int8")),
+        chat(ids[1], run(448, place="disk")),
+        *stored,
+    )
+    panel.page.activateWindow()
+    desk.qtbot.waitUntil(panel.page.isActiveWindow)
+    return panel.page
+
+
+def test_the_keyboard_and_screen_readers_reach_all_of_it(full_page: MemoryPage) -> None:
+    accessibility.test_every_control_says_what_it_is(full_page)
+    accessibility.test_no_two_controls_say_the_same(full_page)
+    accessibility.test_tab_reaches_every_control_and_comes_round_and_back(full_page)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_one_sees_where_the_focus_is(desk: Desk, full_page: MemoryPage, theme: str) -> None:
+    full_page.resize(1000, 1200)
+    full_page.budget.setFocus()  # of the pane one sees it once the keyboard has brought it there
+    desk.settle()
+    accessibility.test_one_sees_where_the_focus_is(full_page, desk, theme)
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("width", [420, 640, 900, 1280])
+def test_nothing_is_cut_off_at_any_width(desk: Desk, full_page: MemoryPage, language: str, width: int) -> None:
+    desk.window.preferences.choose_language(language)
+    full_page.resize(width, 700)
+    desk.settle()
+    assert list(scale_check.clipped(full_page)) == []
+    assert full_page.pane.widget().width() <= width
