@@ -18,7 +18,7 @@ from ui.theme import Theme
 from ui.tokens import SPACE_L, SPACE_M, SPACE_XS
 
 _HEAD_PX = 230
-_NARROW_PX = 720
+_NARROW_PX = 820
 _BUTTON_EDGES = 12
 
 

@@ -20,7 +20,7 @@ class MeterCell(QGroupBox):
         self.note.setProperty("kind", "muted")
         self.note.hide()
         self.drawing = drawing
-        self._widest: set[str] = set()
+        self._widest = ""
         self._row = row = QHBoxLayout(self)
         row.setContentsMargins(18, 0, 18, 0)
         row.setSpacing(9)
@@ -32,21 +32,30 @@ class MeterCell(QGroupBox):
 
     def set_value(self, text: str, widest: str) -> None:
         """`widest`: what the value may come to; where it was wider already, that counts."""
+        if text == self.value.text() and widest == self._widest:
+            return
         self.value.setText(text)
-        if not {text, widest} <= self._widest:
-            self._widest |= {text, widest}
-            metrics = self.value.fontMetrics()
-            self.value.setMinimumWidth(max(metrics.horizontalAdvance(words) for words in self._widest))
-            self._widest = {max(self._widest, key=metrics.horizontalAdvance), text, widest}
+        metrics = self.value.fontMetrics()
+        width = max(self.value.minimumWidth(), metrics.horizontalAdvance(text))
+        if widest != self._widest:
+            self._widest = widest
+            width = max(width, metrics.horizontalAdvance(widest))
+        if width > self.value.minimumWidth():
+            self.value.setMinimumWidth(width)
 
     def forget_widest(self) -> None:
         """The language or the model is another one."""
-        self._widest = set()
+        self._widest = ""
         self.value.setMinimumWidth(0)
 
     def set_note(self, text: str, is_roomy: bool) -> None:
         self.note.setText(text)
         self.note.setVisible(bool(text) and is_roomy)
+
+    @property
+    def room(self) -> int:
+        """What the value has, in pixels."""
+        return self.value.minimumWidth()
 
     def fit(self) -> None:
         """Make its size that of what it shows now, not at the next event."""

@@ -39,6 +39,7 @@ class MeterStrip(QAbstractButton):
         self._cache_hint = self._context_hint = ""
         self._spoken_state: tuple[object, ...] = ()
         self._state_of_room: tuple[object, ...] = ()
+        self._fitted: tuple[object, ...] = ()
         self.context = MeterCell(Bar(theme))
         self.cache = MeterCell(Bar(theme))
         self.memory = MeterCell()
@@ -165,16 +166,22 @@ class MeterStrip(QAbstractButton):
     def _fit(self) -> None:
         """Leave out what there is no room for: long words, the first token, the drawings, the precision, the memory."""
         reading = self._reading
+        cells = (self.context, self.cache, self.memory, self.speed)
+        notes = (reading.precision_words(), reading.precision_mark(), reading.first_token_words())
+        fitted = (self.width(), self.state.minimumWidth(), *notes, *(cell.room for cell in cells))
+        if fitted == self._fitted:
+            return
+        self._fitted = fitted
         for roominess in (5, 4, 3, 2, 1, 0):
             in_full = roominess >= 5
-            self.cache.set_note(reading.precision_words() if in_full else reading.precision_mark(), roominess >= 2)
-            self.speed.set_note(reading.first_token_words(), roominess >= 4)
+            self.cache.set_note(notes[0] if in_full else notes[1], roominess >= 2)
+            self.speed.set_note(notes[2], roominess >= 4)
             for cell in (self.context, self.cache, self.speed):
                 assert cell.drawing is not None
                 cell.drawing.setVisible(roominess >= 3)
             self.memory.setVisible(roominess >= 1)
             self._memory_line.setVisible(roominess >= 1)
-            for cell in (self.context, self.cache, self.memory, self.speed):
+            for cell in cells:
                 cell.fit()
             self._row.invalidate()
             if self._row.minimumSize().width() <= self.width():
@@ -184,6 +191,7 @@ class MeterStrip(QAbstractButton):
         self.context.label.setText(self.tr("Context"))
         for cell in (self.context, self.cache, self.memory, self.speed):
             cell.forget_widest()
+        self._fitted = ()
         self.setAccessibleName(self.tr("Meter: opens the memory panel"))
         self._context_hint = self.tr("Tokens of this chat the model has read, of those it can hold")
         self.cache.label.setText(self.tr("KV cache"))
