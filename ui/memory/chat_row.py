@@ -9,10 +9,12 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from engine.protocol.events import BlockPlace, ConversationBlocks
+from ui import numbers
 from ui.memory.cells import CellTiles
 from ui.memory.page_map import PageMap
-from ui.memory.page_words import chat_words
+from ui.memory.page_words import chat_words, place_words
 from ui.memory.precision_words import kind_of
+from ui.meter.meter_parts import Bar
 from ui.sidebar.row_words import pin_help, title_words
 from ui.theme import Theme
 from ui.tokens import SPACE_L, SPACE_M, SPACE_XS
@@ -20,11 +22,12 @@ from ui.tokens import SPACE_L, SPACE_M, SPACE_XS
 _HEAD_PX = 230
 _NARROW_PX = 820
 _BUTTON_EDGES = 12
+_BAR_PX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ChatState:
-    """What the window knows of a chat besides its blocks."""
+    """What the window knows of a chat besides its blocks. `disk_bytes`: of what is kept of it on disk as well."""
 
     title: str
     is_known: bool = True  # False: of no conversation in the list
@@ -32,6 +35,7 @@ class ChatState:
     can_free: bool = True
     can_compress: bool = False
     can_undo: bool = False
+    disk_bytes: int = 0
 
 
 class ChatRow(QWidget):
@@ -45,6 +49,8 @@ class ChatRow(QWidget):
         self.conversation_id = conversation_id
         self._row: ConversationBlocks | None = None
         self._state = ChatState("")
+        self._most_bytes = 0
+        self._theme = theme
         self.title = QLabel()
         self.title.setProperty("kind", "strong")
         self.title.setWordWrap(True)
@@ -52,6 +58,8 @@ class ChatRow(QWidget):
         self.detail = QLabel()
         self.detail.setProperty("kind", "muted")
         self.detail.setWordWrap(True)
+        self.bar = Bar(theme)
+        self.bar.setFixedHeight(_BAR_PX)
         self.map = PageMap(theme, tiles)
         self.pin_button = _button()
         self.free_button = _button()
@@ -69,9 +77,10 @@ class ChatRow(QWidget):
     def buttons(self) -> list[QPushButton]:
         return [self.pin_button, self.free_button, self.compress_button, self.undo_button]
 
-    def show_chat(self, row: ConversationBlocks, state: ChatState) -> None:
-        if (row, state) != (self._row, self._state):
-            self._row, self._state = row, state
+    def show_chat(self, row: ConversationBlocks, state: ChatState, most_bytes: int) -> None:
+        """`most_bytes`: of the largest chat, whose bar is the longest."""
+        if (row, state, most_bytes) != (self._row, self._state, self._most_bytes):
+            self._row, self._state, self._most_bytes = row, state, most_bytes
             self.retranslate()
 
     def retranslate(self) -> None:
@@ -82,6 +91,7 @@ class ChatRow(QWidget):
         self.setAccessibleName(title)
         self.title.setText(title)
         self.detail.setText(chat_words(row))
+        self._show_bar(row, state)
         self.map.show_runs(row.runs, title)
         self.map.retranslate()
         is_in_memory = any(run.place is not BlockPlace.DISK for run in row.runs)
@@ -104,6 +114,22 @@ class ChatRow(QWidget):
         for button in self.buttons:
             button.setAccessibleName(f"{button.text()}: {title}")
 
+    def _show_bar(self, row: ConversationBlocks, state: ChatState) -> None:
+        """By place: in memory in the colour of its precision, then on disk in grey."""
+        sizes = bytes_by_place(row, state.disk_bytes)
+        colours = self._theme.tokens.precision
+        kind = kind_of(row.precision)
+        whole = max(1, self._most_bytes)
+        self.bar.set_segments(
+            [
+                (nbytes / whole, colours["on_disk"] if place is BlockPlace.DISK else colours[kind])
+                for place, nbytes in sizes.items()
+            ]
+        )
+        words = ", ".join(f"{numbers.size(nbytes)} {place_words(place)}" for place, nbytes in sizes.items())
+        self.bar.setToolTip(words)
+        self.bar.setAccessibleName(words)
+
     # Qt overrides
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -117,6 +143,8 @@ class ChatRow(QWidget):
         words.setSpacing(2)
         words.addWidget(self.title)
         words.addWidget(self.detail)
+        words.addSpacing(SPACE_XS)
+        words.addWidget(self.bar)
         words.addStretch(1)
         self._actions = QWidget()
         first = QHBoxLayout()
@@ -164,6 +192,17 @@ class ChatRow(QWidget):
             self._grid.addWidget(self.map, 0, 1, top)
             self._grid.addWidget(self._actions, 0, 2, top)
         self._grid.setColumnStretch(1, 1)
+
+
+def bytes_by_place(row: ConversationBlocks, disk_bytes: int) -> dict[BlockPlace, int]:
+    """What a chat takes, the slack of its buffers too, where the most of its blocks in memory are; and on disk."""
+    stored = sum(run.bytes for run in row.runs if run.place is BlockPlace.DISK)
+    is_on_device = any(run.place is BlockPlace.DEVICE for run in row.runs)
+    sizes = {
+        BlockPlace.DEVICE if is_on_device else BlockPlace.MEMORY: row.held_bytes,
+        BlockPlace.DISK: max(stored, disk_bytes),
+    }
+    return {place: nbytes for place, nbytes in sizes.items() if nbytes}
 
 
 def _button() -> QPushButton:

@@ -18,7 +18,7 @@ from ui.icons import app_icon
 from ui.memory.budget_bar import BudgetBar
 from ui.memory.cards import DiaryCard, DiskCard, PlotCard
 from ui.memory.cells import CellTiles
-from ui.memory.chat_row import ChatRow, ChatState
+from ui.memory.chat_row import ChatRow, ChatState, bytes_by_place
 from ui.memory.diary import Diary
 from ui.memory.history import History
 from ui.memory.legend import Legend
@@ -184,11 +184,14 @@ class MemoryPage(QWidget):
             widget.hide()
             self._list.removeWidget(widget)
             widget.deleteLater()
-        for place, row in enumerate(wanted):
+        states = [self._state_of(row.conversation_id) for row in wanted]
+        sizes = (sum(bytes_by_place(row, state.disk_bytes).values()) for row, state in zip(wanted, states, strict=True))
+        most_bytes = max(sizes, default=0)
+        for place, (row, state) in enumerate(zip(wanted, states, strict=True)):
             widget = self.rows.get(row.conversation_id) or self._new_row(row.conversation_id)
             if self._list.indexOf(widget) != place:
                 self._list.insertWidget(place, widget)
-            widget.show_chat(row, self._state_of(row.conversation_id))
+            widget.show_chat(row, state, most_bytes)
         self._show_more()
 
     def _wanted_rows(self, rows: Sequence[ConversationBlocks]) -> list[ConversationBlocks]:

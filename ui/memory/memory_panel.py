@@ -79,6 +79,7 @@ class MemoryPanel(QObject):
         self._asked_at = float("-inf")
         self._is_outdated = False
         self._report: BlocksReported | None = None
+        self._disk_bytes: dict[str, int] = {}  # by conversation, as last reported
         self._is_report_new = False
         self._ask_timer = QTimer(self, singleShot=True)
         self._ask_timer.timeout.connect(self._ask)
@@ -131,6 +132,7 @@ class MemoryPanel(QObject):
                 self._ask_soon()
             case CacheReported():
                 self.kv_bytes.add(event.memory_bytes)
+                self._disk_bytes |= {row.conversation_id: row.disk_bytes for row in event.conversations}
                 self._show_soon()
                 self._ask_soon()
             case PressureActed():
@@ -238,4 +240,5 @@ class MemoryPanel(QObject):
             can_free=not self._is_busy(conversation_id),
             can_compress=self._compressions.can_compress(conversation_id),
             can_undo=self._compressions.can_undo(conversation_id),
+            disk_bytes=self._disk_bytes.get(conversation_id, 0),
         )
