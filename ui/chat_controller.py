@@ -177,6 +177,8 @@ class ChatController(QObject):
         )
         self._page.show_empty(not messages and notice is None)
         self._show_busy()
+        if self._live.of(conversation.id) is None:
+            self._meter.show_conversation(conversation.id, messages)
         self.cost_changed.emit()
 
     def forget(self, conversation_id: str) -> None:

@@ -63,6 +63,8 @@ class Header(QWidget):
         self.more_button = _pill()
         self.model_menu = QMenu(self)
         self.more_menu = MoreMenu(settings, self)
+        for menu in (self.model_menu, self.more_menu):
+            menu.setLayoutDirection(Qt.LayoutDirection.LeftToRight)  # not the button's, whose icon stands behind
         self.model_button.setMenu(self.model_menu)
         self.more_button.setMenu(self.more_menu)
         self.model_menu.aboutToShow.connect(self._on_model_menu_about_to_show)
@@ -83,7 +85,8 @@ class Header(QWidget):
         self._is_incognito = is_incognito
         self.more_menu.show_conversation(self._has_conversation)
         new_chat = self.tr("New incognito chat") if is_incognito else self.tr("New chat")
-        self.title.set_full_text(title or new_chat)
+        mark = f" · {self.tr('Incognito')}" if title and is_incognito else ""
+        self.title.set_full_text(f"{title}{mark}" if title else new_chat)
 
     def show_pinned(self, is_pinned: bool) -> None:
         self.more_menu.show_pinned(is_pinned)

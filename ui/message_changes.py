@@ -20,6 +20,8 @@ from ui.sidebar.row_words import title_words
 from ui.sidebar.undo_bar import UndoBar
 from ui.transcript.transcript import Transcript
 
+_MOST_KEPT = 50  # deletions that can be undone
+
 
 @dataclass(frozen=True, slots=True)
 class DeletedMessages:
@@ -48,7 +50,7 @@ class MessageChanges(QObject):
         self._controller = controller
         self._transcript = transcript
         self._bar = undo_bar
-        self._removed: dict[DeletedMessages, tuple[str, Removed]] = {}
+        self._removed: dict[DeletedMessages, tuple[str, Removed]] = {}  # oldest first; they stay for `undo_last`
         self._num_removed = 0
         transcript.regenerate_requested.connect(self.regenerate)
         transcript.edit_requested.connect(self.edit)
@@ -72,6 +74,7 @@ class MessageChanges(QObject):
                 self._controller.refresh()
             else:
                 self._asked(conversation_id, request_id)
+        self._transcript.focus_left.emit()  # the editor had the keyboard, and is gone
 
     @Slot(object)
     def continue_reply(self, message_id: int) -> None:
@@ -108,6 +111,25 @@ class MessageChanges(QObject):
             self._controller.refresh()
 
     @Slot()
+    def regenerate_last(self) -> None:
+        """Ask again for the last reply, or for one to a question that has none."""
+        with self._in_current() as conversation_id:
+            messages = self._store.messages(conversation_id)
+            if messages:
+                self._asked(conversation_id, self._session.regenerate(conversation_id, messages[-1].id))
+
+    @Slot()
+    def undo_last(self) -> None:
+        """Bring back what was deleted last, while the bar for it is shown or later, in the chat that is shown."""
+        if self._bar.pending:
+            self._bar.undo()
+            return
+        current = self._controller.current
+        key = next((key for key, (chat, _) in reversed(self._removed.items()) if chat == current), None)
+        if key is not None:
+            self._on_undone([key])
+
+    @Slot()
     def edit_last(self) -> None:
         """Open the user's last message for editing."""
         with self._in_current() as conversation_id:
@@ -118,14 +140,14 @@ class MessageChanges(QObject):
 
     @Slot(object)
     def _on_committed(self, keys: list[object]) -> None:
-        for key in keys:
-            if isinstance(key, DeletedMessages):
-                self._removed.pop(key, None)
+        del keys  # they are deleted already, and may come back
+        while len(self._removed) > _MOST_KEPT:
+            del self._removed[next(iter(self._removed))]
 
     @Slot(object)
     def _on_undone(self, keys: list[object]) -> None:
         """What was deleted last comes back first, since it may hang on what was deleted before."""
-        own = [key for key in keys if isinstance(key, DeletedMessages)]
+        own = [key for key in keys if isinstance(key, DeletedMessages) and key in self._removed]
         for key in reversed(own):
             conversation_id, removed = self._removed.pop(key)
             try:

@@ -115,12 +115,15 @@ QFrame#undoBar { background: $surface; border: 1px solid $line; border-radius: $
 QComboBox, QAbstractSpinBox { background: $surface; color: $text; border: 1px solid $line;
     border-radius: ${control}px; padding: 3px 8px; min-height: 22px;
     selection-background-color: $selection_text_behind; selection-color: $text; }
-QComboBox { padding-left: 10px; }
+QComboBox { padding-left: 10px; combobox-popup: 0; }
 QComboBox:focus, QAbstractSpinBox:focus { border: 2px solid $accent; padding: 2px 7px; }
 QComboBox:focus { padding-left: 9px; }
 QComboBox:disabled, QAbstractSpinBox:disabled { color: $muted; background: $window; }
 QComboBox::drop-down { border: none; width: 22px; }
 QComboBox::down-arrow { image: url("$arrow_down"); width: 14px; height: 14px; }
+QHeaderView::section { background: $surface; color: $text; border: none; border-bottom: 1px solid $line;
+    padding: 4px 8px; }
+QTreeView { background: $surface; color: $text; border: 1px solid $line; }
 QComboBox QAbstractItemView { background: $surface; color: $text; border: 1px solid $line;
     selection-background-color: $selection; selection-color: $text; padding: 4px; }
 QAbstractSpinBox::up-button, QAbstractSpinBox::down-button { border: none; background: transparent; width: 20px;

@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QKeySequence, QShortcut
+
 from app.engine_bridge import EngineBridge
 from ui.shortcuts import bind_shortcuts
 
@@ -84,6 +87,9 @@ def _connect_exchange(window: MainWindow) -> None:
 def _connect_keys(window: MainWindow) -> None:
     transcript, composer = window.page.transcript, window.page.composer
     transcript.focus_left.connect(window.focus_composer)
+    undo = QShortcut(QKeySequence("Ctrl+Z"), transcript)
+    undo.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)  # texts being written have an undo of their own
+    undo.activated.connect(window.message_changes.undo_last)
     composer.edit_last_requested.connect(window.message_changes.edit_last)
     bind_shortcuts(
         window,
@@ -96,6 +102,7 @@ def _connect_keys(window: MainWindow) -> None:
             "focus_composer": window.focus_composer,
             "focus_transcript": transcript.setFocus,
             "stop": window.stop_or_focus_composer,
+            "regenerate": window.message_changes.regenerate_last,
             "jump_to_end": transcript.jump_to_end,
             "choose_model": window.header.open_model_menu,
             "chat_settings": window.dialogs.open_chat_settings,

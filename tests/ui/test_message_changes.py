@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
@@ -12,9 +13,9 @@ from app.conversation import Attachment, ChatOptions, Draft
 from app.settings import Settings
 from engine.protocol.commands import LoadModel, Role
 from engine.protocol.config import ContextPolicy
-from engine.protocol.events import FinishReason, ViewMoved
+from engine.protocol.events import CacheReading, CacheState, FinishReason, ViewMoved
 from tests.ui.conftest import Desk, OpenDesk
-from tests.ui.fakes import model_info
+from tests.ui.fakes import model_info, turn_statistics
 from ui.shortcuts import SHORTCUTS, Place
 
 
@@ -165,6 +166,64 @@ def test_a_chat_and_a_message_deleted_one_after_the_other_both_come_back(open_de
     desk.settle()
     assert {conversation.id for conversation in desk.store.conversations()} == set(ids)
     assert len(desk.store.messages(ids[1])) == 2
+
+
+def test_a_message_deleted_by_key_comes_back_by_key_even_after_the_bar_has_gone(desk: Desk) -> None:
+    chat(desk, ("one", "ONE"), ("two", "TWO"))
+    transcript = desk.window.page.transcript
+    for _ in range(2):
+        transcript.delete_requested.emit(message_id(desk, -1), False)
+    desk.settle()
+    desk.window.deletions.commit()
+    transcript.setFocus()
+    for left in (["one", "ONE", "two"], ["one", "ONE", "two", "TWO"], ["one", "ONE", "two", "TWO"]):
+        QTest.keyClick(transcript, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
+        desk.settle()
+        assert shown(desk) == stored(desk) == left
+
+
+def test_ctrl_r_asks_again_for_the_last_reply_from_anywhere(desk: Desk) -> None:
+    chat(desk, ("one", "ONE"), ("two", "TWO"))
+    QTest.keyClick(desk.window.sidebar.filter, Qt.Key.Key_R, Qt.KeyboardModifier.ControlModifier)
+    answer(desk, "TWO, again")
+    assert shown(desk) == stored(desk) == ["one", "ONE", "two", "TWO, again"]
+
+
+def test_after_an_edit_one_goes_on_writing(desk: Desk) -> None:
+    chat(desk, ("one", "ONE"))
+    desk.window.message_changes.edit_last()
+    desk.settle()
+    (editor,) = [widget.editor for widget in desk.window.page.transcript.built() if widget.editor is not None]
+    editor.edit.setPlainText("eins")
+    QTest.keyClick(editor.edit, Qt.Key.Key_Return)
+    desk.settle()
+    assert desk.engine.generates[-1].messages[-1].text == "eins"
+    assert desk.window.page.composer.edit.hasFocus()
+
+
+def test_the_meter_follows_the_version_that_is_shown(desk: Desk) -> None:
+    request = desk.send("one")
+    first, second = (replace(turn_statistics(), cache=CacheReading(n, n * 1000, "bf16", "cpu")) for n in (100, 200))
+    desk.engine.finish(request, "ONE", statistics=first)
+    desk.settle()
+    desk.window.page.transcript.regenerate_requested.emit(message_id(desk, 1))
+    desk.settle()
+    desk.engine.finish(desk.engine.generates[-1], "UNO", statistics=second)
+    desk.settle()
+    desk.engine.report(None, {request.conversation_id: (CacheState.WARM, "bf16")})
+    desk.settle()
+    context = desk.window.meter.context.value
+    desk.qtbot.waitUntil(lambda: context.text() == "200 / 8,192")
+    desk.window.page.transcript.version_requested.emit(message_id(desk, 1), -1)
+    desk.qtbot.waitUntil(lambda: context.text() == "100 / 8,192")
+
+
+def test_enter_while_a_reply_runs_says_why_nothing_is_sent(desk: Desk) -> None:
+    desk.send("one")
+    desk.window.page.composer.edit.setPlainText("two")
+    QTest.keyClick(desk.window.page.composer.edit, Qt.Key.Key_Return)
+    assert "still answering" in desk.window.page.composer.hint.text()
+    assert len(desk.engine.generates) == 1
 
 
 def test_a_new_chat_from_here_is_opened_with_what_led_to_it(desk: Desk) -> None:

@@ -115,6 +115,8 @@ class Composer(QWidget):
     @Slot()
     def _on_send_pressed(self) -> None:
         if self._is_busy:
+            if not self.draft.is_blank:
+                self.hint.tell(self.tr("This chat is still answering: wait, or stop it with Esc"))
             return
         draft = self.take_draft()
         name = self.files.name_being_read

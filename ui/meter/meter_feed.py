@@ -57,7 +57,8 @@ class MeterFeed:
             self._reading.decode_tps = statistics.decode_tps
             self._reading.ttft_s = statistics.ttft_s
             self._reading.turn = statistics
-        if conversation_id is not None and (reported := self._reported.get(conversation_id)):
+        reported = self._reported.get(conversation_id) if conversation_id is not None else None
+        if reported is not None and _says_more(reported, self._reading.cache):
             self._take_cache(reported)
         reply = self._live.of(conversation_id)
         if reply is not None and reply.statistics is not None:
@@ -135,8 +136,7 @@ class MeterFeed:
         reading = CacheReading(cache.tokens, num_bytes, cache.precision, cache.place, cache.kept)
         self._reported[cache.conversation_id] = reading
         is_shown = cache.conversation_id == self._conversation_id and self._live.of(self._conversation_id) is None
-        before = self._reading.cache
-        if is_shown and (before is None or (before.precision, before.kept) != (reading.precision, reading.kept)):
+        if is_shown and _says_more(reading, self._reading.cache):
             self._take_cache(reading)
 
     def _take_cache(self, cache: CacheReading) -> None:
@@ -152,3 +152,8 @@ class MeterFeed:
 
     def _refresh_state(self) -> None:
         self._reading.state = self._live.state_for(self._conversation_id)
+
+
+def _says_more(reported: CacheReading, told: CacheReading | None) -> bool:
+    """Than the last reply did: its form has changed since. A report may be of another version of the chat."""
+    return told is None or (told.precision, told.kept) != (reported.precision, reported.kept)

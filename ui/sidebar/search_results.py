@@ -102,10 +102,11 @@ class SearchResults(QWidget):
 
     @Slot()
     def choose(self) -> None:
-        """The row with the cursor, else the first one."""
+        """The row with the cursor, else the first message found; a title where no text was."""
         index = self.view.currentIndex()
         if not index.isValid() and self.model.rowCount():
-            index = self.model.index(0, 0)
+            texts = (row for row, one in enumerate(self.model.rows) if isinstance(one, FoundText))
+            index = self.model.index(next(texts, 0), 0)
         self._on_entered(index)
 
     def retranslate(self) -> None:

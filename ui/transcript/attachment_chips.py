@@ -18,6 +18,7 @@ from ui.transcript.attachment_dialog import AttachmentDialog
 _CHIP_PX, _GAP = 28, 6
 _AROUND_PX = 40  # icon, padding and border of a chip
 _WIDEST_PX = 270  # name and size
+_ROUNDING_PX = 3  # the widths of name and size may add up to a little more than that of both
 
 
 class AttachmentChips(QWidget):
@@ -57,7 +58,7 @@ class AttachmentChips(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         for button, rect, attachment in zip(self.buttons, self._rects(self.width()), self._attachments, strict=True):
             button.setGeometry(rect)
-            button.setText(_words(attachment, rect.width() - _AROUND_PX).replace("&", "&&"))
+            button.setText(_words(attachment, rect.width() - _AROUND_PX + _ROUNDING_PX).replace("&", "&&"))
 
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
