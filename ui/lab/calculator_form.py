@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QComboBox, QGridLayout, QLabel, QLineEdit, QSizePolicy, QWidget
 
 from app.cache_shape import CacheShape
 from app.cache_size import MOST_BATCH, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_TOKENS, Precision, typed_shape
 from app.model_library import ModelLibrary
 from ui.lab.view import count
-from ui.tokens import SPACE_M, SPACE_S, SPACE_XS
+from ui.tokens import SPACE_M, SPACE_XS
 
 NAMES = ("layers", "heads", "kv_heads", "head_dim", "tokens", "batch")
 _OF_THE_MODEL = NAMES[:4]
@@ -28,6 +29,7 @@ _MOST = {
 }
 _FIRST = {"layers": "32", "heads": "32", "kv_heads": "8", "head_dim": "128", "tokens": "8192", "batch": "1"}
 _LONGEST = 20  # characters of a number
+_LEAST_WIDTH, _WIDE_PX = 110, 560
 
 
 class WrongNumberError(Exception):
@@ -152,36 +154,42 @@ class CalculatorForm(QWidget):
             raise WrongNumberError(name, words.format(name=self.name_of(name), most=count(_MOST[name])))
         return int(text)
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
+
     def _lay_out(self) -> None:
-        grid = QGridLayout(self)
-        grid.setContentsMargins(0, 0, 0, 0)
-        grid.setHorizontalSpacing(SPACE_M)
-        grid.setVerticalSpacing(SPACE_XS)
-        places: list[tuple[str, QWidget]] = [
-            ("model", self.model),
-            ("precision", self.precision),
-            ("tokens", self.fields["tokens"]),
-            ("batch", self.fields["batch"]),
-            ("layers", self.fields["layers"]),
-            ("heads", self.fields["heads"]),
-            ("kv_heads", self.fields["kv_heads"]),
-            ("head_dim", self.fields["head_dim"]),
-        ]
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setHorizontalSpacing(SPACE_M)
+        self._grid.setVerticalSpacing(SPACE_XS)
+        self._columns = 0
         before: QWidget | None = None
-        for number, (name, widget) in enumerate(places):
-            row, place = divmod(number, 4)
-            label = self._labels[name]
-            label.setProperty("kind", "muted")
-            label.setBuddy(widget)
+        for name, widget in self._places():
+            self._labels[name].setProperty("kind", "muted")
+            self._labels[name].setBuddy(widget)
             widget.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-            widget.setMinimumWidth(70)
-            grid.addWidget(label, 3 * row, place, Qt.AlignmentFlag.AlignBottom)
-            grid.addWidget(widget, 3 * row + 1, place)
-            grid.setColumnStretch(place, 1)
+            widget.setMinimumWidth(_LEAST_WIDTH)
             if before is not None:
                 QWidget.setTabOrder(before, widget)
             before = widget
-        grid.setRowMinimumHeight(2, SPACE_S)
+        self._arrange()
+
+    def _places(self) -> list[tuple[str, QWidget]]:
+        fields = [(name, self.fields[name]) for name in ("tokens", "batch", *_OF_THE_MODEL)]
+        return [("model", self.model), ("precision", self.precision), *fields]
+
+    def _arrange(self) -> None:
+        columns = 4 if self.width() >= _WIDE_PX else 2
+        if columns == self._columns:
+            return
+        for place in range(4):
+            self._grid.setColumnStretch(place, 1 if place < columns else 0)
+        self._columns = columns
+        for number, (name, widget) in enumerate(self._places()):
+            row, place = divmod(number, columns)
+            self._grid.addWidget(self._labels[name], 2 * row, place, Qt.AlignmentFlag.AlignBottom)
+            self._grid.addWidget(widget, 2 * row + 1, place)
 
 
 def precision_name(precision: Precision) -> str:

@@ -21,6 +21,7 @@ from ui.lab import calculator_words as words
 from ui.lab.calculator_form import CalculatorForm, Numbers, WrongNumberError
 from ui.lab.calculator_words import Answer
 from ui.lab.command_line import CommandLine
+from ui.lab.experiment_page import reading_width
 from ui.lab.plot_cards import PlotCards
 from ui.lab.results_table import ResultsTable
 from ui.theme import Theme
@@ -184,8 +185,10 @@ class CalculatorPage(QScrollArea):
         self.detail.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.fits.setProperty("kind", "muted")
         self.words.setWordWrap(True)
-        for widget in (self.title, self.words, form_card, result):
-            column.addWidget(widget)
+        column.addWidget(self.title)
+        column.addLayout(reading_width(self.words))
+        column.addWidget(form_card)
+        column.addWidget(result)
         for _ in range(_NUM_TABLES):
             card, title, table = _card(), QLabel(), ResultsTable()
             title.setProperty("kind", "strong")

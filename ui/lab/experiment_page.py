@@ -32,6 +32,7 @@ from ui.settings.dialog_notice import DialogNotice
 from ui.theme import Theme
 from ui.tokens import SPACE_L, SPACE_M, SPACE_S, SPACE_XL
 
+_READING_WIDTH = 840
 _EXTRAS: dict[BenchName, Callable[[Theme], LoopSteps | Replies]] = {
     BenchName.LOOP: LoopSteps,
     BenchName.PRECISIONS: Replies,
@@ -52,6 +53,8 @@ class ExperimentPage(QScrollArea):
         self.words = QLabel()
         self.words.setObjectName("labWords")
         self.words.setWordWrap(True)
+        self.found_words = QLabel()
+        self.found_words.setWordWrap(True)
         self.notice = DialogNotice()
         self.context_label = QLabel()
         self.context = QComboBox()
@@ -91,7 +94,10 @@ class ExperimentPage(QScrollArea):
         """Show what there is now."""
         run = self._runs.measurement(self.view.name)
         found = run.found if run is not None else Found(context=self.chosen_context)
-        self.words.setText(self._page_words(run, found))
+        is_done = run is not None and run.state is RunState.DONE and bool(found.rows)
+        self.words.setText(self.view.before() if is_done else f"{self.view.before()} {self.view.takes()}")
+        self.found_words.setText(self.view.words(found) if is_done else "")
+        self.found_words.setVisible(is_done)
         self._show_buttons(run)
         self.plots.show_plots(self.view.plots(found))
         self._show_tables(self.view.tables(found) if found.rows else ())
@@ -147,12 +153,6 @@ class ExperimentPage(QScrollArea):
         super().changeEvent(event)
 
     # private
-
-    def _page_words(self, run: Measurement | None, found: Found) -> str:
-        before = self.view.before()
-        if run is not None and run.state is RunState.DONE and found.rows:
-            return before + "\n\n" + self.view.words(found)
-        return before + " " + self.view.takes()
 
     def _show_buttons(self, run: Measurement | None) -> None:
         is_at_work = run is not None and run.state in AT_WORK
@@ -234,10 +234,15 @@ class ExperimentPage(QScrollArea):
         column = QVBoxLayout(content)
         column.setContentsMargins(SPACE_XL, SPACE_XL, SPACE_XL, SPACE_L)
         column.setSpacing(SPACE_M)
-        for part in (self.title, self.words, self.notice, controls, self.progress, self.state, self.plots):
+        column.addWidget(self.title)
+        column.addLayout(reading_width(self.words))
+        for part in (self.notice, controls, self.progress, self.state):
             column.addWidget(part)
-        if self.extra is not None:
-            column.addWidget(self.extra)
+        column.addLayout(reading_width(self.found_words))
+        parts = [self.plots, self.extra] if isinstance(self.extra, Replies) else [self.extra, self.plots]
+        for shown in parts:
+            if shown is not None:
+                column.addWidget(shown)
         column.addLayout(self._tables_column)
         column.addWidget(self.command)
         column.addStretch(1)
@@ -245,6 +250,15 @@ class ExperimentPage(QScrollArea):
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # what is in it has the keyboard
+
+
+def reading_width(label: QLabel) -> QHBoxLayout:
+    """No wider than one reads well."""
+    label.setMaximumWidth(_READING_WIDTH)
+    row = QHBoxLayout()
+    row.addWidget(label, 1)
+    row.addStretch(0)
+    return row
 
 
 def _button(kind: str = "") -> QPushButton:

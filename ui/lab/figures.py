@@ -48,7 +48,7 @@ def milliseconds(value: object) -> str:
 
 def times(value: object) -> str:
     """110.2 -> "110×"."""
-    return DASH if known(value) is None else f"{figure(value)}×"
+    return DASH if known(value) is None else _tr("{number}×").format(number=figure(value))
 
 
 def percent(value: object, decimals: int = 0) -> str:

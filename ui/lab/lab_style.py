@@ -26,9 +26,8 @@ QTableWidget#labTable::item { border-bottom: 1px solid $line; padding: 0px 8px; 
 QTableWidget#labTable::item:selected { background: $selection; color: $text; }
 QTableWidget#labTable QHeaderView { background: transparent; border: none; }
 QTableWidget#labTable QHeaderView::section { background: transparent; color: $muted; border: none;
-    border-bottom: 1px solid $line; padding: 0px 8px; font-size: ${secondary}px; font-weight: 600; }
-QTextBrowser#labReply { background: $code; border: 1px solid $line; border-radius: ${control}px; padding: 8px; }
-QTextBrowser#labReply:focus { border: 2px solid $accent; padding: 7px; }
+    border-bottom: 1px solid $line; padding: 0px 11px; font-size: ${secondary}px; font-weight: 600; }
+QLineEdit:disabled { color: $muted; background: $window; }
 """)
 
 
@@ -38,7 +37,6 @@ def lab_style(tokens: Tokens) -> str:
         sidebar=tokens.sidebar,
         line=tokens.line,
         selection=tokens.selection,
-        code=tokens.code,
         text=tokens.text,
         muted=tokens.muted,
         accent=tokens.accent,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Slot
 from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QListWidget, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QListWidget, QSizePolicy, QStackedWidget, QVBoxLayout, QWidget
 
 from app.chat_session import ChatSession
 from app.engine_port import EnginePort
@@ -215,6 +215,9 @@ class LabWindow(QWidget):
             self.list.addItem("")
             self.stack.addWidget(page)
         self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.list.setSizeAdjustPolicy(QListWidget.SizeAdjustPolicy.AdjustToContents)
+        self.list.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Maximum)
+        self.list.setMinimumHeight(0)
         self._side = QWidget()
         self._side.setObjectName("labSide")
         self._side.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
@@ -222,7 +225,8 @@ class LabWindow(QWidget):
         side.setContentsMargins(SPACE_M, SPACE_L + 4, SPACE_M, SPACE_M)
         side.setSpacing(SPACE_M)
         side.addWidget(self.title)
-        side.addWidget(self.list, 1)
+        side.addWidget(self.list)
+        side.addStretch(1)
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(0)

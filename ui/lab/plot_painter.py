@@ -37,6 +37,7 @@ class PlotPicture:
         self._legend_font = ui_font(SECONDARY_PX)
         self._metrics = QFontMetricsF(self._small)
         self._levels = self._ticks()
+        self._label_lines = 1
         self.area = self._area()
 
     def draw(self, painter: QPainter, hovered: int | None = None) -> None:
@@ -80,9 +81,17 @@ class PlotPicture:
         widest = max(self._metrics.horizontalAdvance(tick_words(one, self._step())) for one in self._levels)
         left = self._bounds.left() + widest + _PAD
         top = self._bounds.top() + _TITLE + (self._legend_height() + _PAD)
-        below = self._metrics.height() * (2 if self._plot.x_title else 1) + _PAD
+        self._label_lines = self._needed_lines(self._bounds.width() - widest - _PAD - 2)
+        below = self._metrics.height() * (self._label_lines + bool(self._plot.x_title)) + _PAD
         right = self._bounds.right() - (16 if self._plot.kind is PlotKind.LINES else 2)
         return QRectF(QPointF(left, top), QPointF(right, self._bounds.bottom() - below))
+
+    def _needed_lines(self, width: float) -> int:
+        """Words below bars stand on two lines in turn where one has no room for them."""
+        if self._plot.kind is PlotKind.LINES or not self._plot.places:
+            return 1
+        widest = max(self._metrics.horizontalAdvance(words) for words in self._plot.places)
+        return 1 if widest + 6 <= width / len(self._plot.places) else 2
 
     def _x(self, place: int) -> float:
         if self._plot.kind is PlotKind.LINES:
@@ -176,17 +185,22 @@ class PlotPicture:
         base = self.area.bottom() + self._metrics.ascent() + 7
         if self._plot.kind is PlotKind.LINES:
             last = float("-inf")
-            for place, words in enumerate(self._plot.places):
+            for place in sorted(range(len(self._plot.places)), key=self._x):
+                words = self._plot.places[place]
                 wide = self._metrics.horizontalAdvance(words)
                 x = min(self._x(place) - wide / 2, self._bounds.right() - wide)
                 if x >= last + 8:
                     painter.drawText(QPointF(x, base), words)
                     last = x + wide
         elif self._plot.places:
+            lines = self._label_lines
             wide = self.area.width() / len(self._plot.places)
             for place, words in enumerate(self._plot.places):
-                shown = self._metrics.elidedText(words, Qt.TextElideMode.ElideRight, wide - 4)
-                painter.drawText(QPointF(self._x(place) - self._metrics.horizontalAdvance(shown) / 2, base), shown)
+                shown = self._metrics.elidedText(words, Qt.TextElideMode.ElideRight, wide * lines - 4)
+                x = self._x(place) - self._metrics.horizontalAdvance(shown) / 2
+                x = max(self._bounds.left(), min(x, self._bounds.right() - self._metrics.horizontalAdvance(shown)))
+                painter.drawText(QPointF(x, base + place % lines * self._metrics.height()), shown)
+            base += (lines - 1) * self._metrics.height()
         if self._plot.x_title:
             below = QRectF(self.area.left(), base + 2, self.area.width(), self._metrics.height() + 2)
             painter.drawText(below, Qt.AlignmentFlag.AlignCenter, self._plot.x_title)
@@ -233,7 +247,7 @@ class PlotPicture:
         painter.setFont(font)
         painter.setPen(QColor(self._tokens.text))
         wide = QFontMetricsF(font).horizontalAdvance(self._plot.note)
-        painter.drawText(QPointF(self._x(place) - wide - 12, self._y(value) + 2), self._plot.note)
+        painter.drawText(QPointF(self._x(place) - wide - 4, self._y(value) - 9), self._plot.note)
 
     def _draw_bars(self, painter: QPainter, place: int) -> None:
         is_stacked = self._plot.kind is PlotKind.STACKED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QSize, Qt
-from PySide6.QtGui import QFont, QKeyEvent, QKeySequence, QWheelEvent
+from PySide6.QtGui import QFont, QFontMetrics, QKeyEvent, QKeySequence, QWheelEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QApplication,
@@ -20,7 +20,7 @@ from ui.tokens import SECONDARY_PX, TEXT_PX
 
 _ROW_HEIGHT, _HEAD_HEIGHT = 32, 34
 _SCROLL_BAR = 12
-_MOST_WORDS = 280  # px of a first column
+_MOST_WORDS = 320  # px of a first column
 
 
 class ResultsTable(QTableWidget):
@@ -106,11 +106,13 @@ class ResultsTable(QTableWidget):
         columns = self.columnCount()
         if not columns:
             return
-        metrics = self.fontMetrics()
+        plain, bold = self.fontMetrics(), QFontMetrics(ui_font(TEXT_PX, QFont.Weight.DemiBold))
+        strong = self.table.strong if self.table is not None else frozenset()
         wanted = []
         for place in range(columns):
             head = self.horizontalHeaderItem(place)
             texts = [head.text() if head else "", *(self._text(row, place) for row in range(self.rowCount()))]
+            metrics = bold if place in strong else plain
             widest = max(metrics.horizontalAdvance(text) for text in texts) + 28
             wanted.append(min(widest, _MOST_WORDS) if place == 0 else widest)
         left = max(0, self.viewport().width() - sum(wanted)) // columns

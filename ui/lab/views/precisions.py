@@ -66,7 +66,7 @@ class PrecisionsView(View):
 
         return (
             bars(_tr("Size of a token"), "kB", tuple(scaled(row["bytes_per_token"], 1e-3) for row in rows)),
-            bars(_tr("Speed of writing"), _tr("tokens a second"), column(rows, "decode_tps")),
+            bars(_tr("Speed against the full cache"), "×", _ratios(rows)),
             bars(_tr("Change of the predictions"), "KL", column(rows, "kl")),
         )
 
@@ -87,7 +87,7 @@ class PrecisionsView(View):
                 numbers.size(None if known(row["bytes_per_token"]) is None else round(row["bytes_per_token"])),
                 percent(row["ratio"], 1),
                 numbers.speed(known(row["decode_tps"])),
-                times(row["decode_ratio"]),
+                times(None if row["scheme"] == "full" else row["decode_ratio"]),
                 figure(row["kl"]),
                 percent(row["top1"], 1),
                 _tr("nowhere") if row["first_difference"] is None else count(row["first_difference"] + 1),
@@ -95,7 +95,7 @@ class PrecisionsView(View):
             for row in _shown(found)
         )
         failed = tuple(
-            (scheme_words(row["scheme"]), *[numbers.DASH] * 6, _tr("not with this model"))
+            (scheme_words(row["scheme"]), *[numbers.DASH] * 6, _error_words(str(row["error"])))
             for row in found.rows
             if row.get("error")
         )
@@ -104,6 +104,15 @@ class PrecisionsView(View):
 
 def _shown(found: Found) -> list[Row]:
     return [row for row in found.rows if not row.get("error")]
+
+
+def _ratios(rows: list[Row]) -> tuple[float | None, ...]:
+    """The full cache is what the others are held against, in turn with each of them."""
+    return tuple(1.0 if row["scheme"] == "full" else known(row["decode_ratio"]) for row in rows)
+
+
+def _error_words(error: str) -> str:
+    return _tr("too few tokens") if "too few" in error else _tr("not with this model")
 
 
 def scheme_words(scheme: str) -> str:
