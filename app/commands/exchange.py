@@ -86,6 +86,8 @@ def search(call: Call) -> int:
         ]
         call.print_json({"hits": content})
         return 0
+    if not hits:
+        call.note("Nothing found: try fewer words.")
     shown = None
     for hit in hits:
         if hit.conversation_id != shown:
