@@ -13,10 +13,11 @@ from engine.protocol.events import Estimated, TokensCounted
 
 def estimate(command: Estimate, model: LoadedModel, caches: CacheManager) -> Estimated:
     """Raises TemplateError."""
-    prompt = make_prompt(model, command)
+    prompt = make_prompt(model, command, caches)
     ids, context_length = prompt.token_ids, model.info.context_length
     ahead = forecast(caches, chat_key(command.conversation_id, command.branch), ids, prompt.history_tokens)
     new_tokens = len(ids) - ahead.reused
+    shift, to_score = (prompt.outlook.shift, prompt.outlook.to_score) if prompt.outlook is not None else (0, 0)
     per_token = model.geometry.bytes_per_token
     return Estimated(
         conversation_id=command.conversation_id,
@@ -25,11 +26,11 @@ def estimate(command: Estimate, model: LoadedModel, caches: CacheManager) -> Est
         new_tokens=new_tokens,
         from_disk_tokens=ahead.from_disk,
         seconds=caches.rates.first_token_s(
-            new_tokens, ahead.reused, ahead.from_disk * per_token, ahead.copied * per_token
+            new_tokens + to_score, ahead.reused, ahead.from_disk * per_token, ahead.copied * per_token
         ),
         context_length=context_length,
         num_dropped=prompt.num_dropped,
-        fits=len(ids) < context_length,
+        fits=len(ids) - shift < context_length,
         miss_code=ahead.miss.code.value if ahead.miss else None,
         miss_params=ahead.miss.params if ahead.miss else {},
     )

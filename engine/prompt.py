@@ -6,7 +6,9 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine import context_view
+from engine import compaction, context_view
+from engine.kv.chat_key import chat_key
+from engine.kv.manager import CacheManager
 from engine.kv.resident import common_prefix
 from engine.model.loader import LoadedModel
 from engine.protocol.commands import ChatMessage, Estimate, Generate, Role
@@ -18,7 +20,8 @@ from engine.protocol.errors import ContextOverflowError
 class Prompt:
     """`messages` are those in view, of which `token_ids` are made; `num_dropped` others of the request, system messages
     not counted, came before them. `history_tokens` of the prompt were part of an earlier turn. `open_ids`: of a reply
-    that goes on, those at the prompt's end; None where a new one is asked for.
+    that goes on, those at the prompt's end; None where a new one is asked for. `outlook`: where the prompt by itself is
+    too long, how the chat's cache makes it fit (`engine.compaction`).
     """
 
     messages: tuple[ChatMessage, ...]
@@ -26,10 +29,12 @@ class Prompt:
     history_tokens: int
     num_dropped: int = 0
     open_ids: tuple[int, ...] | None = None
+    outlook: compaction.Outlook | None = None
 
 
-def make_prompt(model: LoadedModel, command: Generate | Estimate) -> Prompt:
-    """Where the messages leave too little room for a reply, the oldest leave the view, as the command's policy says.
+def make_prompt(model: LoadedModel, command: Generate | Estimate, caches: CacheManager | None = None) -> Prompt:
+    """Where the messages leave too little room for a reply, the oldest leave the view, as the command's policy says,
+    or, with `caches`, the chat's cache is going to be compressed.
 
     Raises TemplateError.
     """
@@ -42,18 +47,21 @@ def make_prompt(model: LoadedModel, command: Generate | Estimate) -> Prompt:
 
     messages, token_ids, num_dropped = command.messages, ids_of(command.messages), 0
     context_length = model.info.context_length
-    room = context_length - len(token_ids)
-    if command.on_overflow is not ContextPolicy.STOP and room < context_view.reserve(
-        command.max_new_tokens, context_length
-    ):
+    reserve = context_view.reserve(command.max_new_tokens, context_length)
+    is_too_long = context_length - len(token_ids) < reserve
+    outlook = None
+    if is_too_long and command.on_overflow is ContextPolicy.COMPRESS and caches is not None:
+        key = chat_key(command.conversation_id, command.branch)
+        outlook = compaction.outlook(model, caches, key, messages, token_ids, reserve)
+    if is_too_long and command.on_overflow is not ContextPolicy.STOP and outlook is None:
         view = context_view.move(messages, ids_of, context_length)
         messages, token_ids, num_dropped = view.messages, view.token_ids, view.num_dropped
     if continues:
         open_ids = tuple(model.history.reply_ids(messages[-1]))
-        return Prompt(messages, token_ids, len(token_ids) if not num_dropped else 0, num_dropped, open_ids)
+        return Prompt(messages, token_ids, len(token_ids) if not num_dropped else 0, num_dropped, open_ids, outlook)
     # What is read again because others have left is told by that, and is no miss.
     history_tokens = _history_tokens(model, messages, token_ids, command.started_on) if not num_dropped else 0
-    return Prompt(messages, token_ids, history_tokens, num_dropped)
+    return Prompt(messages, token_ids, history_tokens, num_dropped, outlook=outlook)
 
 
 def check_room(model: LoadedModel, prompt: Prompt) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from engine import context_view
+from engine import compaction, context_view
 from engine.generation.prefill import prefill
 from engine.kv.chat_key import chat_key
 from engine.kv.manager import CacheManager
@@ -38,17 +38,25 @@ def read_ahead(
     """Given up between chunks when `is_wanted` says that the user acts, and where it would be long.
 
     A reply that was cut short may be continued: its cache is kept at its end, and only followed where nothing changes
-    before that. Where the next turn would overflow the context, the view is moved for it now.
+    before that. Where the next turn would overflow the context, the view is moved for it now, or the cache compressed.
     """
     messages = answered(command, prompt, finished.text, finished.token_ids if finished.ids_match_text else None)
     is_cut_short = finished.finish_reason is not FinishReason.STOP
     with contextlib.suppress(EngineError):  # a template that takes no further question
         follow = _Follow(command, model, caches, is_wanted)
         ids = follow.ids_of(messages)
-        room = model.info.context_length - len(ids)
-        if command.on_overflow is not ContextPolicy.STOP and room < context_view.reserve_ahead(
-            command.max_new_tokens, model.info.context_length
+        room = model.info.context_length - (len(ids) - follow.shift(ids))
+        reserve = context_view.reserve_ahead(command.max_new_tokens, model.info.context_length)
+        if (
+            command.on_overflow is ContextPolicy.COMPRESS
+            and room < reserve
+            and compaction.can_move_together(model, caches)
         ):
+            if follow.move_together(messages, ids, reserve):
+                room = reserve
+            elif is_wanted():
+                return
+        if command.on_overflow is not ContextPolicy.STOP and room < reserve:
             view = context_view.move(messages, follow.ids_of, model.info.context_length)
             if view.num_dropped:
                 num_dropped = prompt.num_dropped + view.num_dropped
@@ -67,6 +75,7 @@ class _Follow:
         self, command: Generate, model: LoadedModel, caches: CacheManager, is_wanted: Callable[[], bool]
     ) -> None:
         self._command = command
+        self._key = chat_key(command.conversation_id, command.branch)
         self._model = model
         self._caches = caches
         self._is_wanted = is_wanted
@@ -75,21 +84,35 @@ class _Follow:
         """What the next prompt will begin with. Raises TemplateError."""
         return self._model.history.next_prompt_prefix(messages, started_on=self._command.started_on)
 
+    def shift(self, ids: list[int]) -> int:
+        """How much earlier than their numbers the tokens after `ids` stand in the chat's cache."""
+        cache = self._caches.active_cache(self._key)
+        if cache is None or cache.reachable(common_prefix(cache.token_ids, ids)) < cache.moved_tokens:
+            return 0
+        return cache.shift
+
+    def move_together(self, messages: Sequence[ChatMessage], ids: list[int], reserve: int) -> bool:
+        """Compress the cache, so that what comes next fits the context."""
+        resident = self._caches.resident(self._key)
+        return resident is not None and compaction.move_together(
+            self._model, self._caches, resident, messages, ids, reserve, self._is_wanted
+        )
+
     def read(self, ids: list[int], most_tokens: int, *, is_cut_short: bool = False) -> None:
-        key = chat_key(self._command.conversation_id, self._command.branch)
-        cache = self._caches.active_cache(key)
+        cache = self._caches.active_cache(self._key)
         if cache is None:
             return
+        end = len(ids) - self.shift(ids)
         if is_cut_short:
             cache.checkpoint()
         shared = common_prefix(cache.token_ids, ids)
         to_read = len(ids) - cache.reachable(shared)
-        if not 0 < to_read <= min(most_tokens, self._model.info.context_length - len(ids)):
+        if not 0 < to_read <= min(most_tokens, self._model.info.context_length - end):
             return
         if shared < cache.length:
             if is_cut_short:
                 return
-            self._caches.persistence.writer.release(key)
+            self._caches.persistence.writer.release(self._key)
             cache.rollback(shared)
         rest, length = ids[cache.length :], cache.length
         started = time.perf_counter()

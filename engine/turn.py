@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from engine import compaction, context_view
 from engine.generation.decode import Decode
 from engine.generation.detokenizer import Detokenizer
 from engine.generation.prefill import prefill
@@ -37,6 +38,9 @@ _TEXT_INTERVAL_S = 1 / 30
 _STATISTICS_INTERVAL_S = 1 / 10
 _NOT_COMPRESSED = (
     "This chat's cache cannot be compressed and moved together, so its oldest messages left the model's view instead."
+)
+_COMPRESSED = (
+    "This chat had filled the context of its model, so its memory was thinned out: what matters least was left out."
 )
 
 Emit = Callable[[Event], None]
@@ -80,26 +84,15 @@ class Turn:
         self._statistics_at = 0.0
         self._text_at = 0.0
         self._reply = _Reply()
+        self._is_compressed = False
         self.prompt: Prompt | None = None
 
     def run(self) -> Finished:
         """Produce the reply and return its last event (the caller emits it)."""
         command, model = self._command, self._model
-        prompt = self.prompt = make_prompt(model, command)
+        prompt, active = self._begin()
         token_ids = prompt.token_ids
-        room = check_room(model, prompt)
-        if prompt.num_dropped:
-            conversation_id, request_id = command.conversation_id, command.request_id
-            self._emit(ViewMoved(conversation_id, request_id, prompt.num_dropped, len(token_ids)))
-        self._caches.check_growth(self._key, len(token_ids))
-        self._phase(Phase.RESTORING)
-        active = self._caches.activate(
-            self._key,
-            token_ids,
-            history_tokens=prompt.history_tokens,
-            is_incognito=command.is_incognito,
-            is_cancelled=self._is_cancelled,
-        )
+        room = model.info.context_length - (len(token_ids) - active.cache.shift)
         active.cache.checkpoint()
         fed_before = model.forward.tokens_fed
         prefill_started = time.perf_counter()
@@ -153,8 +146,67 @@ class Turn:
                 drafted_tokens=decode.drafted_tokens,
                 accepted_tokens=decode.accepted_tokens,
             ),
-            notes=(_NOT_COMPRESSED,) if prompt.num_dropped and command.on_overflow is ContextPolicy.COMPRESS else (),
+            notes=self._notes(prompt),
         )
+
+    def _begin(self) -> tuple[Prompt, Activation]:
+        """What is read, and the cache that it fits."""
+        command, model = self._command, self._model
+        prompt = self.prompt = make_prompt(model, command, self._caches)
+        if prompt.outlook is not None:
+            active = self._activate(prompt)
+            if self._is_made_to_fit(prompt, active):
+                return prompt, active
+            prompt = self.prompt = make_prompt(model, command)
+        check_room(model, prompt)
+        if prompt.num_dropped:
+            conversation_id, request_id = command.conversation_id, command.request_id
+            self._emit(ViewMoved(conversation_id, request_id, prompt.num_dropped, len(prompt.token_ids)))
+        return prompt, self._activate(prompt)
+
+    def _activate(self, prompt: Prompt) -> Activation:
+        self._caches.check_growth(self._key, len(prompt.token_ids))
+        self._phase(Phase.RESTORING)
+        return self._caches.activate(
+            self._key,
+            prompt.token_ids,
+            history_tokens=prompt.history_tokens,
+            is_incognito=self._command.is_incognito,
+            is_cancelled=self._is_cancelled,
+        )
+
+    def _is_made_to_fit(self, prompt: Prompt, active: Activation) -> bool:
+        """Whether the prompt and a reply fit the context, or nobody waits for them any more; the cache is compressed
+        for it where it has to be. Not where a snapshot turned out to be damaged."""
+        context_length, num_tokens = self._model.info.context_length, len(prompt.token_ids)
+        reserve = context_view.reserve(self._command.max_new_tokens, context_length)
+        if context_length - (num_tokens - active.cache.shift) >= reserve:
+            return True
+        resident = self._caches.resident(self._key)
+        if resident is not None and resident.working is active.cache:
+            started = time.perf_counter()
+
+            def tell(done: int, total: int) -> None:
+                elapsed = time.perf_counter() - started
+                self._phase(Phase.COMPRESSING, done, total, elapsed / done * (total - done) if done else None)
+
+            self._is_compressed = compaction.move_together(
+                self._model,
+                self._caches,
+                resident,
+                prompt.messages,
+                prompt.token_ids,
+                reserve,
+                self._is_cancelled,
+                tell,
+            )
+        return self._is_compressed or self._is_cancelled()
+
+    def _notes(self, prompt: Prompt) -> tuple[str, ...]:
+        if self._is_compressed:
+            return (_COMPRESSED,)
+        is_instead = prompt.num_dropped > 0 and self._command.on_overflow is ContextPolicy.COMPRESS
+        return (_NOT_COMPRESSED,) if is_instead else ()
 
     def _reply_start(self, prompt: Prompt) -> int:
         """Where the prompt begins to ask for a reply: a regenerated reply starts from there."""
@@ -224,7 +276,7 @@ class Turn:
             StatisticsChanged(
                 conversation_id=self._command.conversation_id,
                 request_id=self._command.request_id,
-                context_tokens=active.cache.length,
+                context_tokens=active.cache.length - active.cache.shift,
                 context_length=self._model.info.context_length,
                 cache=self._caches.reading(active.cache),
                 all_caches_bytes=self._caches.memory_bytes,

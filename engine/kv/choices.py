@@ -46,6 +46,8 @@ class Choices:
         if manifest is None or not self._model.can_persist:
             return None
         shared = common_prefix(manifest.token_ids, token_ids)
+        if shared < manifest.moved_tokens:
+            return None
         if shared < min(BLOCK_TOKENS, len(manifest.token_ids)) or not self._takes(manifest, key, token_ids, shared):
             return None
         return manifest, shared

@@ -28,6 +28,7 @@ class ColdPrefix:
         self.blocks = tuple(blocks)
         self.geometry = geometry
         self.num_tokens = sum(block.num_tokens for block in blocks)
+        self.moved_tokens, self.shift = moved_together(blocks)
 
     @property
     def nbytes(self) -> int:
@@ -64,11 +65,13 @@ class ColdPrefix:
     def read(self, layer: int, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of a layer, piece after piece, `[1, kv_heads, n, dim]`: valid until the next piece.
 
-        Raises ValueError for a pruned block.
+        What was moved together is left out. Raises ValueError for another pruned block.
         """
-        if self.is_pruned:
+        blocks = [block for block, start in zip(self.blocks, self.starts, strict=False) if start >= self.moved_tokens]
+        if any(block.is_pruned for block in blocks):
             raise ValueError("a pruned block cannot be decoded")
-        yield from self._pieces(list(self.blocks), layer, dtype)
+        if blocks:
+            yield from self._pieces(blocks, layer, dtype)
 
     def _pieces(
         self, blocks: list[Block], layer: int, dtype: torch.dtype
@@ -110,6 +113,15 @@ class ColdPrefix:
             outs.append(out)
             lses.append(lse)
         return torch.cat(outs, 1), torch.cat(lses, 1)
+
+
+def moved_together(blocks: Sequence[Block]) -> tuple[int, int]:
+    """How many of the first tokens were moved together, and how many positions they take less; 0 and 0 for none."""
+    first = blocks[0].encoded if blocks else None
+    if not isinstance(first, PrunedBlock) or first.moved is None:
+        return 0, 0
+    stop, position = first.moved.tolist()
+    return stop, stop - position
 
 
 def _read_layer(block: Block, layer: int, out: torch.Tensor, geometry: KVGeometry, *, is_key: bool) -> None:

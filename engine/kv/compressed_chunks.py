@@ -28,6 +28,7 @@ FULL = "full"
 _INT8_SUFFIX = "-int8"
 _PARTS = ("codes", "scale", "offset")
 _PLAIN_FIELDS = ("counts", "positions", "keys", "values")
+_MOVED_FIELDS = (*_PLAIN_FIELDS, "scores", "moved")
 _INT8_FIELDS = (*_PLAIN_FIELDS, "key_scale", "key_offset", "value_scale", "value_offset")
 
 
@@ -106,7 +107,7 @@ def _pruned(
     index: int, codec: str, num_tokens: int, parts: Sequence[tuple[str, torch.Tensor]], geometry: KVGeometry
 ) -> PrunedBlock:
     is_int8 = codec.endswith(_INT8_SUFFIX)
-    fields = _INT8_FIELDS if is_int8 else _PLAIN_FIELDS
+    fields = _INT8_FIELDS if is_int8 else _MOVED_FIELDS if len(parts) == len(_MOVED_FIELDS) else _PLAIN_FIELDS
     if [name for name, _ in parts] != [f"{index}.{codec}.{num_tokens}.{field}" for field in fields]:
         raise ValueError("not the fields of a pruned block")
     tensors = dict(zip(fields, (tensor for _, tensor in parts), strict=True))
@@ -114,7 +115,7 @@ def _pruned(
         block = PrunedBlock.from_tensors(codec.removesuffix(_INT8_SUFFIX), tensors, geometry, num_tokens)
     except (TypeError, KeyError, RuntimeError) as error:
         raise ValueError("not a pruned block") from error
-    _check_finite([tensors[name] for name in fields[len(_PLAIN_FIELDS) :]])
+    _check_finite([tensors[name] for name in fields[len(_PLAIN_FIELDS) :] if name != "moved"])
     return block
 
 

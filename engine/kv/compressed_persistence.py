@@ -130,7 +130,7 @@ class CompressedPersistence:
         parts = [(chunk.ids, chunk.tensors(self._geometry)) for chunk in chunks[len(known) :]]
         conversation_id, ids, template = resident.conversation_id, tuple(resident.token_ids), self._template
         precision, codecs = resident.precision(self._geometry.precision), _codecs(resident)
-        kept = round(resident.kept, 4)
+        kept, moved = round(resident.kept, 4), resident.moved_together
 
         def prepare(wait: Callable[[], None]) -> tuple[Manifest, list[NewFile]]:
             refs = list(known)
@@ -146,7 +146,7 @@ class CompressedPersistence:
                 refs.append(ChunkRef(parent.hex(), len(chunk_ids), tag))
                 if not self.catalog.is_stored(parent.hex()):
                     new_files.append(NewFile(parent.hex(), False, file.tensors))
-            manifest = Manifest(conversation_id, ids, tuple(refs), (), False, precision, template, codecs, kept)
+            manifest = Manifest(conversation_id, ids, tuple(refs), (), False, precision, template, codecs, kept, *moved)
             return manifest, new_files
 
         self._writer.save_prepared(conversation_id, len(ids), prepare, request_id, self.catalog)

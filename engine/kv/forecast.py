@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`reused` tokens, of which `from_disk` would be restored and `copied` copied within memory first."""
+    """`reused` tokens, of which `from_disk` would be restored and `copied` copied within memory first; the next one's
+    position is `shift` before its number. `moved_tokens`: see `Outline`.
+    """
 
     reused: int
     from_disk: int
     copied: int
     miss: Miss | None
+    moved_tokens: int = 0
+    shift: int = 0
 
 
 def forecast(caches: CacheManager, key: str, token_ids: Sequence[int], history_tokens: int) -> Forecast:
@@ -50,11 +54,13 @@ def forecast(caches: CacheManager, key: str, token_ids: Sequence[int], history_t
         chat = chat.resumed()
     reused, is_exact = chat.cut(min(common, len(wanted))) if chat.is_active else (0, True)
     copied = 0
+    moved = (chat.moved_tokens, chat.shift) if reused >= chat.moved_tokens else (0, 0)
     if can_persist:
         reached, is_best_exact = _in_memory(chat, others, wanted)
         if reached > reused:
             copied = reached - (reused if is_exact and caches.can_crop else 0)
             reused, is_exact = reached, is_best_exact
+            moved = 0, 0
     miss: Miss | None = None
     from_disk = min(from_disk, reused) if not is_exact else 0
     if can_persist and is_exact:
@@ -63,7 +69,7 @@ def forecast(caches: CacheManager, key: str, token_ids: Sequence[int], history_t
         reused += read
     found = [miss] if miss is not None else []
     miss = caches.reasons.miss(key, token_ids, history_tokens, found, known_length, common, reused, caches.can_crop)
-    return Forecast(reused, from_disk, copied, miss)
+    return Forecast(reused, from_disk, copied, miss, *moved)
 
 
 def _in_memory(chat: Outline, others: Sequence[Resident], wanted: Sequence[int]) -> tuple[int, bool]:

@@ -55,17 +55,19 @@ def score(
 ) -> torch.Tensor | None:
     """The most attention each pair of the first `stop` tokens receives: float32 `[lanes, stop]` in host memory.
 
-    The cache is fed beyond its end and cut back; it may have an encoded cold part, but no pruned one. Returns None when
+    What was moved together has been scored then, and is 0. The cache is fed beyond its end and cut back; it may have an
+    encoded cold part, but no other pruned one. Returns None when
     cancelled, which acts between chunks. `on_progress(done, total)` tells tokens. Raises ValueError for a pruned cache.
     """
-    if cache.cold is not None and cache.cold.is_pruned:
+    first = cache.moved_tokens
+    if cache.cold is not None and cache.cold.is_pruned and not first:
         raise ValueError("what is left of a pruned cache cannot be scored")
     ids, length = list(cache.token_ids), cache.length
     scores = torch.zeros(cache.geometry.num_lanes, stop)
     step, forward.step = forward.step, None  # it shows no one its queries
     try:
-        for start in range(0, stop, chunk):
-            on_progress(start, stop)
+        for start in range(first, stop, chunk):
+            on_progress(start - first, stop - first)
             if is_cancelled():
                 return None
             end = min(start + chunk, stop)
@@ -75,7 +77,7 @@ def score(
     finally:
         forward.step = step
         cache.rollback(length)
-    on_progress(stop, stop)
+    on_progress(stop - first, stop - first)
     return None if is_cancelled() else scores
 
 
@@ -125,7 +127,7 @@ class _ChunkScorer:
         first = self._cache.hot_start
         parts: list[torch.Tensor] = []
         if self._cache.cold is not None and self._start < first:
-            position = 0
+            position = self._cache.moved_tokens
             for piece, _ in self._cache.cold.read(layer, hot.dtype):
                 low, high = max(self._start - position, 0), min(self._end - position, piece.shape[2])
                 if low < high:

@@ -27,6 +27,7 @@ from engine.kv.rates import MeasuredRates
 from engine.kv.relief import ACTIVE_RECENT_TOKENS, Relief
 from engine.kv.report import report_caches
 from engine.kv.resident import Resident, common_prefix
+from engine.kv.rotation import Rotation, find_rotation
 from engine.kv.spare import SpareArena
 from engine.kv.store.collector import Eviction, Limits
 from engine.kv.store.files import StoreFiles
@@ -71,6 +72,7 @@ class CacheManager:
         self._model = model
         self._config = config
         self._on_saved = on_saved
+        self._on_event = on_event
         self._files = StoreFiles(kv_dir or config.kv_dir, FORMAT_VERSION)
         self.rates = MeasuredRates(self._files.folder(model.fingerprint.digest), _pair_share(model))
         remove_leftovers(self._files)
@@ -385,6 +387,14 @@ class CacheManager:
         """Put conversations away, all where there is None: saved, then dropped from memory."""
         free_now(self, self._relief, conversation_ids)
 
+    def tell_compressed(self, resident: Resident, bytes_freed: int) -> None:
+        """A chat was thinned out, so that it fits its model's context again."""
+        precision = resident.precision(self._model.geometry.precision)
+        budget = self._config.memory_budget_bytes
+        self._on_event(
+            PressureActed(resident.conversation_id, "compress", bytes_freed, None, self.memory_bytes, budget, precision)
+        )
+
     def saved(self, result: SaveResult) -> None:
         """A save ended; on the saver's thread."""
         self.reasons.saved(result)
@@ -407,6 +417,11 @@ class CacheManager:
     @property
     def model(self) -> LoadedModel:
         return self._model
+
+    @cached_property
+    def rotation(self) -> Rotation | None:
+        """How keys of this model are moved to another position; None where they cannot be."""
+        return find_rotation(self._model.forward.model, self._model.config, self._model.device)
 
     @cached_property
     def can_crop(self) -> bool:

@@ -35,7 +35,8 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Outline:
     """`parts`: of a parked cache all of it, of an active one what is not in its own memory. `checkpoints`: where a
-    cache that cannot be cropped may be cut; None for one that can be cut anywhere.
+    cache that cannot be cropped may be cut; None for one that can be cut anywhere. `moved_tokens` and `shift`: of what
+    was moved together, as in `Manifest`.
     """
 
     key: str
@@ -44,6 +45,8 @@ class Outline:
     is_active: bool = False
     parts: tuple[Part, ...] = ()
     checkpoints: frozenset[int] | None = None
+    moved_tokens: int = 0
+    shift: int = 0
 
     @classmethod
     def of(cls, resident: Resident) -> Outline:
@@ -55,7 +58,13 @@ class Outline:
         )
         checkpoints = frozenset(resident.states) if resident.has_states else None
         return cls(
-            resident.conversation_id, resident.token_ids, resident.is_exact, cache is not None, parts, checkpoints
+            resident.conversation_id,
+            resident.token_ids,
+            resident.is_exact,
+            cache is not None,
+            parts,
+            checkpoints,
+            *resident.moved_together,
         )
 
     @classmethod
@@ -72,7 +81,14 @@ class Outline:
         parts = [Part(ref.tokens, first) for ref in refs]
         if shared < stop and is_pruned(manifest):
             parts[-1:] = [Part(tokens, "" if codec == FULL else codec) for codec, tokens in layout(refs[-1])]
-        return cls(manifest.conversation_id, manifest.token_ids[:stop], is_exact=False, parts=tuple(parts))
+        return cls(
+            manifest.conversation_id,
+            manifest.token_ids[:stop],
+            is_exact=False,
+            parts=tuple(parts),
+            moved_tokens=manifest.moved_tokens,
+            shift=manifest.shift,
+        )
 
     @property
     def length(self) -> int:
@@ -111,6 +127,8 @@ class Outline:
         """How much is left of an active cache that is cut back to `length`, and whether that is exact."""
         if length >= self.length:
             return self.length, self.is_exact
+        if length < self.moved_tokens:
+            return 0, True
         start = 0
         for index, part in enumerate(self.parts):
             if length < start + part.num_tokens:

@@ -127,7 +127,7 @@ class PrefixFiller:
             manifest, shared, resident, self._pool, self._model.device, is_cancelled
         )
         self._rates.disk_read(restored.bytes_read, restored.seconds)
-        if restored.miss is not None and not self._reaches(resident, token_ids):
+        if resident.is_torn or (restored.miss is not None and not self._reaches(resident, token_ids)):
             resident.give_up()
         return restored
 

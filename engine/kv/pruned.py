@@ -1,7 +1,8 @@
 """Blocks of which only some keys and values are left, others in every layer and head: what KVzip keeps.
 
 Stored ragged: each lane (a KV head of a layer) has its own number of pairs, one lane after the other, nothing padded.
-Keys keep the rotation of the position they had. Only tensors: any thread, any device.
+Keys keep the rotation of the position they had, or, where what was left has been moved together
+(`engine.kv.compaction`), have that of the one they have now. Only tensors: any thread, any device.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from engine.kv.own_memory import in_own_memory
 PRUNED_TOKENS = 256  # of a whole pruned block: positions in it fit a byte
 KVZIP, STREAMING = "kvzip", "streaming"
 _INT8_SUFFIX = "-int8"
+_ON_HOST = frozenset({"counts", "positions", "scores", "moved"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,9 @@ class PrunedBlock:
     `method` names how it was chosen; `counts` int32 `[lanes]`, pairs left per lane, lanes layer by layer; `positions`
     uint8 `[pairs]`, where in the block they were; `keys`, `values` flat `[pairs * dim]`, in the geometry's dtype or as
     int8 codes. With int8, scale and offset of keys are flat `[lanes * key_dim]`, of values `[pairs]`.
+
+    `scores` float16 `[pairs]` and `moved` int32 `[2]` are those of a cache that was moved together, the same in all its
+    blocks: how much each pair mattered, and how many tokens were moved together and the position after them.
     """
 
     method: str
@@ -42,6 +47,8 @@ class PrunedBlock:
     key_offset: torch.Tensor | None = None
     value_scale: torch.Tensor | None = None
     value_offset: torch.Tensor | None = None
+    scores: torch.Tensor | None = None
+    moved: torch.Tensor | None = None
 
     @classmethod
     def of(cls, method: str, groups: Sequence[torch.Tensor], kept: torch.Tensor, geometry: KVGeometry) -> PrunedBlock:
@@ -99,8 +106,8 @@ class PrunedBlock:
         return replace(self, **copies)
 
     def to(self, device: torch.device | str) -> PrunedBlock:
-        """Counts and positions stay in host memory."""
-        moved: dict[str, Any] = {n: t.to(device) for n, t in self.tensors().items() if n not in ("counts", "positions")}
+        """Counts, positions and what goes with them stay in host memory."""
+        moved: dict[str, Any] = {name: t.to(device) for name, t in self.tensors().items() if name not in _ON_HOST}
         return replace(self, **moved)
 
     def lane(self, layer: int, head: int, geometry: KVGeometry) -> tuple[torch.Tensor, torch.Tensor]:
@@ -197,6 +204,16 @@ def _check(block: PrunedBlock, geometry: KVGeometry, num_tokens: int) -> None:
         raise ValueError("positions of another shape")
     if pairs and int(block.positions.max()) >= num_tokens:
         raise ValueError("a position outside the block")
+    if (block.scores is None) is not (block.moved is None):
+        raise ValueError("scores without a place, or a place without scores")
+    if block.scores is not None and (block.scores.dtype is not torch.float16 or block.scores.shape != (pairs,)):
+        raise ValueError("scores of another shape")
+    if block.moved is not None:
+        if block.moved.dtype is not torch.int32 or block.moved.shape != (2,) or block.is_int8:
+            raise ValueError("not a place")
+        stop, position = block.moved.tolist()
+        if not (num_tokens <= stop and 1 <= position <= stop):
+            raise ValueError("an impossible place")
     per_lane = counts.tolist()
     key_numbers = value_numbers = key_channels = 0
     for layer, shape in enumerate(geometry.layers):

@@ -14,8 +14,10 @@ from engine.kv.block_keys import BLOCK_TOKENS
 from engine.kv.blocks import Block, BlockPool, share_kept
 from engine.kv.codecs.encoded import ENCODED_TOKENS, BlockCodec
 from engine.kv.codecs.registry import LADDER
-from engine.kv.cold import ColdPrefix
-from engine.kv.pruned import PRUNED_TOKENS, PrunedBlock
+from engine.kv.cold import ColdPrefix, moved_together
+from engine.kv.compaction import Closing
+from engine.kv.pruned import KVZIP, PRUNED_TOKENS, PrunedBlock
+from engine.kv.rotation import Rotation
 from engine.kv.state_layers import StateSnapshot
 from engine.kv.working_cache import WorkingCache
 from engine.memory import return_freed_memory
@@ -66,6 +68,17 @@ class Resident:
     @property
     def is_pruned(self) -> bool:
         return any(block.is_pruned for block in self.blocks)
+
+    @property
+    def moved_together(self) -> tuple[int, int]:
+        """How many of its first tokens were moved together, and by how many positions less they take."""
+        return moved_together(self.blocks)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether some of what was moved together is missing: the rest is worth nothing."""
+        moved = self.moved_together[0]
+        return bool(moved) and sum(block.num_tokens for block in self.blocks if block.is_pruned) < moved
 
     @property
     def states(self) -> dict[int, StateSnapshot]:
@@ -328,6 +341,44 @@ class Resident:
         for block in old:
             self._pool.release(block)
         cache.set_cold(self.blocks, self.blocks[0].encoded.codec)  # type: ignore[union-attr]
+        return before - self.own_bytes
+
+    def move_together(self, scores: torch.Tensor, head: int, most: int, rotation: Rotation) -> int:
+        """Keep the `most` best pairs of every lane of an active cache's first tokens and move what is left together.
+
+        Returns the bytes freed. `scores` and `head`: see `Closing`. The tokens after them stay, and move as far.
+        Nothing has changed when memory runs out. Raises ValueError for a cache that is not active, has state layers, is
+        pruned in another way, or reaches further in its cold part.
+        """
+        cache, stop = self.working, scores.shape[1]
+        if (
+            cache is None
+            or not cache.can_crop
+            or (self.is_pruned and not cache.moved_tokens)
+            or not max(1, cache.hot_start) <= stop <= cache.length
+        ):
+            raise ValueError("only an active cache can be moved together")
+        cache.rollback(cache.length)  # forgets what was cut off: it would not move
+        before, geometry = self.own_bytes, cache.geometry
+        cold = list(cache.cold.blocks) if cache.cold is not None else []
+        closing, moved = Closing(cold, scores, head, most), cache.moved_tokens
+        after = [block for block in cold if not block.is_pruned]
+        blocks: list[Block] = []
+        try:
+            for start in range(0, stop, PRUNED_TOKENS):
+                end = min(start + PRUNED_TOKENS, stop)
+                whole = _read(cache, after, moved, max(start, moved), end) if moved < end else []
+                pruned = closing.block(start, end, whole, rotation, geometry)
+                blocks.append(self._pool.add_encoded(cache.token_ids[start:end], pruned))
+            cache.set_cold(blocks, KVZIP)
+        except BaseException:
+            for block in blocks:
+                self._pool.release(block)
+            raise
+        for block in self.blocks:
+            self._pool.release(block)
+        self.blocks = blocks
+        cache.move_hot(rotation, closing.tail_distance)
         return before - self.own_bytes
 
     def quantize(self, codec: BlockCodec) -> int:

@@ -21,6 +21,7 @@ from engine.kv.arena import KVArena, grown_capacity, reserve_arena
 from engine.kv.blocks import Block, share_kept
 from engine.kv.cold import ColdPrefix
 from engine.kv.geometry import KVGeometry
+from engine.kv.rotation import Rotation
 from engine.kv.state_layers import StateSnapshot
 from engine.one_thread import one_thread
 
@@ -83,8 +84,9 @@ class WorkingCache(Cache):
     """The contiguous, growing cache of one conversation.
 
     `stock_layers`: the model's own cache layers, empty; plain full-attention ones are replaced by ours, others kept.
-    `cold`: the first tokens, where they are not in the arena. `loss` names the lossy codec that the cache, or what it
-    was computed from, went through; "" for an exact one.
+    `cold`: the first tokens, where they are not in the arena; where what is left of them was moved together, all that
+    follows stands `shift` positions before its number (`engine.kv.compaction`). `loss` names the lossy codec that the
+    cache, or what it was computed from, went through; "" for an exact one.
     """
 
     def __init__(
@@ -125,6 +127,16 @@ class WorkingCache(Cache):
     def hot_start(self) -> int:
         """The position from which on it is in the arena."""
         return self.arena.first
+
+    @property
+    def moved_tokens(self) -> int:
+        """How many of the first tokens were moved together: it cannot be cut among them."""
+        return self.cold.moved_tokens if self.cold is not None else 0
+
+    @property
+    def shift(self) -> int:
+        """The next token's position is the length less this."""
+        return self.cold.shift if self.cold is not None else 0
 
     @property
     def kept(self) -> float:
@@ -173,7 +185,7 @@ class WorkingCache(Cache):
         if rows <= self.arena.capacity:
             self.arena.touched_tokens = max(self.arena.touched_tokens, rows)
             return
-        self._move(rows, self.hot_start, self._filled)
+        self._move(rows, self.hot_start, self._filled, self.shift)
         self.arena.touched_tokens = rows
 
     def compact(self) -> None:
@@ -182,7 +194,7 @@ class WorkingCache(Cache):
         if self.arena.held_bytes(rows) <= grown_capacity(rows) * self.geometry.bytes_per_token * _LITTLE_SLACK:
             return
         if not self.arena.trim(rows):
-            self._move(rows, self.hot_start, self.length)
+            self._move(rows, self.hot_start, self.length, self.shift)
 
     def set_cold(self, blocks: Sequence[Block], loss: str) -> None:
         """Read the first tokens from `blocks` from now on; the arena keeps only what follows them.
@@ -191,8 +203,15 @@ class WorkingCache(Cache):
         """
         cold = ColdPrefix(blocks, self.geometry)
         standing = max(self.length, self._standing)
-        self._move(max(standing - cold.num_tokens, 0), cold.num_tokens, standing)
+        self._move(max(standing - cold.num_tokens, 0), cold.num_tokens, standing, cold.shift)
         self.cold, self.loss = cold, loss
+
+    def move_hot(self, rotation: Rotation, distance: int) -> None:
+        """Move what is in the arena by so many positions: the cold part before it has been moved together."""
+        filled = slice(0, self.length - self.hot_start)
+        for layer, keys in enumerate(self.arena.keys):
+            distances = torch.full((filled.stop,), distance, dtype=torch.int64)
+            keys[filled] = rotation.moved(layer, keys[filled], distances)
 
     def start_cold(self, blocks: Sequence[Block], loss: str) -> None:
         """Begin an empty cache with `blocks`."""
@@ -201,10 +220,10 @@ class WorkingCache(Cache):
         self.cold, self.loss = cold, loss
         self.publish([token_id for block in blocks for token_id in block.token_ids])
 
-    def _move(self, rows: int, first: int, filled: int) -> None:
+    def _move(self, rows: int, first: int, filled: int, shift: int) -> None:
         """Into another arena for `rows` tokens from `first` on, of which those before `filled` are there."""
         old = self.arena
-        arena = reserve_arena(old.geometry, rows, max(rows, self._context_length - first), self._device)
+        arena = reserve_arena(old.geometry, rows, max(rows, self._context_length + shift - first), self._device)
         arena.first = first
         with one_thread():  # a few MB, amid a reply
             if filled > first:
@@ -279,9 +298,11 @@ class WorkingCache(Cache):
             layer.length = len(token_ids)
 
     def _cuttable(self, length: int) -> int:
-        """The largest length up to `length` that is not amid a pruned block."""
+        """The largest length up to `length` that is not amid a pruned block, or amid what was moved together."""
         if self.cold is None or length >= self.hot_start:
             return length
+        if length < self.cold.moved_tokens:
+            return 0
         starts = self.cold.starts
         index = bisect.bisect_right(starts, length) - 1
         return starts[index] if self.cold.blocks[index].is_pruned else length
@@ -292,7 +313,8 @@ class WorkingCache(Cache):
         starts, blocks = self.cold.starts, self.cold.blocks
         index = bisect.bisect_right(starts, length) - 1
         first = starts[index]
-        arena = reserve_arena(self.geometry, length - first, self._context_length - first, self._device)
+        roomy = max(length, self._context_length + (self.shift if index else 0)) - first
+        arena = reserve_arena(self.geometry, length - first, roomy, self._device)
         arena.first = first
         if length > first:
             blocks[index].copy_to(arena, first, length - first)

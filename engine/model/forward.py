@@ -118,7 +118,8 @@ class ForwardPass:
             input_ids = torch.tensor([ids], dtype=torch.long, device=self._device)
             extra: dict[str, object] = {"logits_to_keep": num_logits} if self._keeps_logits else {}
             if self._takes_positions:
-                extra["position_ids"] = torch.arange(before, before + len(ids), device=self._device)[None]
+                first = before - cache.shift
+                extra["position_ids"] = torch.arange(first, first + len(ids), device=self._device)[None]
             output = self._model(input_ids=input_ids, cache=cache, use_cache=True, **extra)
             logits: torch.Tensor = output.logits[0, -num_logits:].float()
             synchronize(self._device)  # errors show here, cancelling acts at once, and times are true

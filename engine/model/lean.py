@@ -99,7 +99,10 @@ class LeanStep:
         cache.reserve(start + count)
         self._bind(cache)
         segments = int(self._sizes[p.MOST_SLOTS]) + -(-(start + count - cache.hot_start) // SEGMENT)
-        self._grow(start + count, segments, count)
+        self._grow(start + count - cache.shift, segments, count)
+        # The kernels look a token's rotation up by its number: the tables seem to begin `shift` rows earlier.
+        ahead = cache.shift * self._cos.stride(0) * self._cos.itemsize if self._weights.rope_dim else 0
+        self._sizes[p.COS], self._sizes[p.SIN] = self._cos.data_ptr() - ahead, self._sin.data_ptr() - ahead
         control = self._control
         control[p.START], control[p.COUNT], control[p.FIRST_LOGITS] = start, count, count - num_logits
         control[p.TOKENS : p.TOKENS + count] = token_ids
@@ -137,7 +140,6 @@ class LeanStep:
             half = self._weights.rope_dim // 2
             self._cos = cos[0, :, :half].float().contiguous()
             self._sin = sin[0, :, :half].float().contiguous()
-            self._sizes[p.COS], self._sizes[p.SIN] = self._cos.data_ptr(), self._sin.data_ptr()
         if count * self._partial_bytes(segments) > self._partial.nbytes:
             roomy = max(2 * segments, _FIRST_SEGMENTS)
             fed = max(count, min(p.MAX_FED, _PARTIAL_BYTES // self._partial_bytes(roomy)))

@@ -51,6 +51,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     if not manifest.is_exact:
         fields["codecs"] = manifest.codecs
         fields["kept"] = manifest.kept
+    if manifest.moved_tokens:
+        fields["moved"] = [manifest.moved_tokens, manifest.shift]
     body = json.dumps(fields, separators=(",", ":"), ensure_ascii=True).encode("ascii")
     return body[:-1] + (_SEAL % xxhash.xxh3_128_hexdigest(body[:-1])).encode("ascii")
 
@@ -93,6 +95,8 @@ def check_manifest(manifest: Manifest, fingerprint: str) -> None:
         raise ManifestRejectedError("a chunk has an impossible tag")
     if bool(manifest.codecs) is manifest.is_exact:
         raise ManifestRejectedError("codecs of an exact cache, or none of a lossy one")
+    if not 0 <= manifest.shift <= manifest.moved_tokens <= (0 if manifest.is_exact else tokens):
+        raise ManifestRejectedError("more tokens moved than there are")
     try:
         expected = _expected_keys(manifest, root_of(fingerprint, is_exact=manifest.is_exact))
     except (TypeError, OverflowError) as error:
@@ -140,6 +144,7 @@ def _parse(fields: dict[str, Any]) -> Manifest:
     """Raises KeyError, TypeError or ValueError when a field is missing or of another type."""
     if fields["format"] != FORMAT:
         raise ValueError("another format")
+    moved_tokens, shift = fields.get("moved", (0, 0))
     return Manifest(
         conversation_id=_typed(fields["conversation_id"], str),
         token_ids=bytes_to_ids(base64.b64decode(_typed(fields["token_ids"], str), validate=True)),
@@ -153,6 +158,8 @@ def _parse(fields: dict[str, Any]) -> Manifest:
         template=_typed(fields["template"], str),
         codecs=tuple(_typed(name, str) for name in fields.get("codecs", ())),
         kept=_typed(fields.get("kept", 1.0), float),
+        moved_tokens=_typed(moved_tokens, int),
+        shift=_typed(shift, int),
     )
 
 

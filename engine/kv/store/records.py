@@ -70,6 +70,8 @@ class Manifest:
 
     `template` identifies the chat template that rendered it: not part of the key, but a reason when nothing matches.
     `codecs`: those a lossy one went through, the last one last; `kept`: the share of its pairs that pruning has left.
+    `moved_tokens`: how many of its first tokens were moved together, and are of no use apart; `shift`: by how many
+    positions less they take.
     """
 
     conversation_id: str
@@ -81,6 +83,8 @@ class Manifest:
     template: str = ""
     codecs: tuple[str, ...] = ()
     kept: float = 1.0
+    moved_tokens: int = 0
+    shift: int = 0
 
 
 def is_pruned(manifest: Manifest) -> bool:

@@ -61,7 +61,9 @@ def without(manifest: Manifest, name: FileName) -> Manifest | None:
     chunks: tuple[ChunkRef, ...] = manifest.chunks[: keys.index(name.key)]
     tokens = sum(chunk.tokens for chunk in chunks)
     states: tuple[StateRef, ...] = tuple(state for state in manifest.states if state.position <= tokens)
-    return replace(manifest, token_ids=manifest.token_ids[:tokens], chunks=chunks, states=states) if chunks else None
+    if not chunks or tokens < manifest.moved_tokens:
+        return None
+    return replace(manifest, token_ids=manifest.token_ids[:tokens], chunks=chunks, states=states)
 
 
 def scan_folder(files: StoreFiles, fingerprint: str) -> FolderScan:
