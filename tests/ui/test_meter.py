@@ -320,3 +320,22 @@ def test_a_narrow_strip_leaves_out_what_has_no_room_and_never_cuts_the_state(ope
         assert meter.state.geometry().right() < width
         assert meter.context.value.isVisible()
         assert meter.speed.value.isVisible()
+
+
+@pytest.mark.parametrize("width", [600, 640, 900, 1280])
+def test_no_number_is_cut_at_any_width_while_a_long_text_is_read(strip: MeterStrip, width: int) -> None:
+    strip.setFixedWidth(width)
+    strip.show_now(
+        MeterReading(
+            context_tokens=6412,
+            context_length=8192,
+            cache=CacheReading(6412, 44 * MB, "kvzip", "cpu", 0.34),
+            memory=MemoryReading(GB, 4 * GB, 8 * GB),
+            decode_tps=138.0,
+            ttft_s=0.06,
+            state=EngineState(Phase.PREFILL, fraction=0.62, remaining_s=3.0, has_model=True),
+        )
+    )
+    assert strip._row.minimumSize().width() <= width
+    assert strip.state.geometry().right() < width
+    assert "first token 0.06 s" in strip.speed.toolTip()

@@ -59,7 +59,7 @@ class ChatRow(QWidget):
         self.detail.setProperty("kind", "muted")
         self.detail.setWordWrap(True)
         self.bar = Bar(theme)
-        self.bar.setFixedHeight(_BAR_PX)
+        self.bar.setFixedSize(_HEAD_PX - 20, _BAR_PX)
         self.map = PageMap(theme, tiles)
         self.pin_button = _button()
         self.free_button = _button()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QGroupBox, QHBoxLayout, QLabel, QWidget
 
+_EDGE_PX, _TIGHT_PX = 18, 8
+
 
 class MeterCell(QGroupBox):
     """The value's room is that of its widest figures, so that nothing beside it moves when a digit comes or goes."""
@@ -22,7 +24,7 @@ class MeterCell(QGroupBox):
         self.drawing = drawing
         self._widest = ""
         self._row = row = QHBoxLayout(self)
-        row.setContentsMargins(18, 0, 18, 0)
+        row.setContentsMargins(_EDGE_PX, 0, _EDGE_PX, 0)
         row.setSpacing(9)
         row.addWidget(self.label)
         row.addWidget(self.value)
@@ -57,10 +59,13 @@ class MeterCell(QGroupBox):
         """What the value has, in pixels."""
         return self.value.minimumWidth()
 
-    def fit(self) -> None:
+    def fit(self, *, is_tight: bool = False) -> None:
         """Make its size that of what it shows now, not at the next event."""
+        edge = _TIGHT_PX if is_tight else _EDGE_PX
+        self._row.setContentsMargins(edge, 0, edge, 0)
         self._row.invalidate()
         self._row.activate()
+        self.updateGeometry()  # the strip's layout has its size from before
 
     def speak(self, extra: str = "") -> None:
         words = [self.label.text(), self.value.text(), self.note.text(), extra]

@@ -11,6 +11,7 @@ from PySide6.QtCore import QEvent, QSize, Qt, QTimer, Slot
 from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QAbstractButton, QFrame, QHBoxLayout, QLabel, QStyle, QStyleOption, QWidget
 
+from engine.protocol.events import Phase
 from ui.memory.precision_words import kind_of
 from ui.meter.meter_cell import MeterCell
 from ui.meter.meter_parts import Bar, Dot, Sparkline
@@ -36,10 +37,11 @@ class MeterStrip(QAbstractButton):
         self._reading = MeterReading()
         self._spoken_at = float("-inf")
         self.num_paints = 0
-        self._cache_hint = self._context_hint = ""
+        self._cache_hint = self._context_hint = self._speed_hint = ""
         self._spoken_state: tuple[object, ...] = ()
         self._state_of_room: tuple[object, ...] = ()
         self._fitted: tuple[object, ...] = ()
+        self._usual_state_width = 0
         self.context = MeterCell(Bar(theme))
         self.cache = MeterCell(Bar(theme))
         self.memory = MeterCell()
@@ -131,6 +133,7 @@ class MeterStrip(QAbstractButton):
         self.memory.set_value(reading.memory_words(), memory)
         self.memory.setToolTip(reading.memory_tooltip())
         self.speed.set_value(reading.speed_words(), speed)
+        self.speed.setToolTip("\n".join(filter(None, (self._speed_hint, reading.first_token_words()))))
         self._show_state(reading.state)
         self._fit()
         since = monotonic() - self._spoken_at
@@ -145,11 +148,14 @@ class MeterStrip(QAbstractButton):
     def _show_state(self, state: EngineState) -> None:
         """While it counts percent and seconds its room only grows, so that the dot stands still."""
         words = state.words()
-        if (state.phase, state.stage) != self._state_of_room:
-            self._state_of_room = (state.phase, state.stage)
-            self.state.setMinimumWidth(0)
-        width = self.state.fontMetrics().horizontalAdvance(words)
-        self.state.setMinimumWidth(max(width, self.state.minimumWidth()))
+        room = 0
+        if state.fraction is not None:
+            room = self.state.fontMetrics().horizontalAdvance(words)
+            if (state.phase, state.stage) == self._state_of_room:
+                room = max(room, self.state.minimumWidth())
+        self._state_of_room = (state.phase, state.stage)
+        if room != self.state.minimumWidth():
+            self.state.setMinimumWidth(room)
         self.state.setText(words)
         self._dot.set_role(state.light.value)
 
@@ -168,11 +174,11 @@ class MeterStrip(QAbstractButton):
         reading = self._reading
         cells = (self.context, self.cache, self.memory, self.speed)
         notes = (reading.precision_words(), reading.precision_mark(), reading.first_token_words())
-        fitted = (self.width(), self.state.minimumWidth(), *notes, *(cell.room for cell in cells))
+        fitted = (self.width(), self.state.text(), self.state.minimumWidth(), *notes, *(cell.room for cell in cells))
         if fitted == self._fitted:
             return
         self._fitted = fitted
-        for roominess in (5, 4, 3, 2, 1, 0):
+        for roominess in (5, 4, 3, 2, 1, 0, -1, -2):
             in_full = roominess >= 5
             self.cache.set_note(notes[0] if in_full else notes[1], roominess >= 2)
             self.speed.set_note(notes[2], roominess >= 4)
@@ -181,10 +187,13 @@ class MeterStrip(QAbstractButton):
                 cell.drawing.setVisible(roominess >= 3)
             self.memory.setVisible(roominess >= 1)
             self._memory_line.setVisible(roominess >= 1)
+            self.speed.label.setVisible(roominess >= -1)  # its unit says what it is
             for cell in cells:
-                cell.fit()
+                cell.fit(is_tight=roominess < 0)
             self._row.invalidate()
-            if self._row.minimumSize().width() <= self.width():
+            # The state's words come and go: nothing is left out, or comes back, because of "Ready" or "Answering".
+            spare = max(0, self._usual_state_width - self.state.minimumSizeHint().width())
+            if self._row.minimumSize().width() + spare <= self.width():
                 return
 
     def _retranslate(self) -> None:
@@ -192,6 +201,10 @@ class MeterStrip(QAbstractButton):
         for cell in (self.context, self.cache, self.memory, self.speed):
             cell.forget_widest()
         self._fitted = ()
+        usual = [EngineState(has_model=True), EngineState(is_waiting=True)]
+        usual += [EngineState(phase) for phase in (Phase.RESTORING, Phase.ANSWERING, Phase.SAVING)]
+        metrics = self.state.fontMetrics()
+        self._usual_state_width = max(metrics.horizontalAdvance(state.words()) for state in usual)
         self.setAccessibleName(self.tr("Meter: opens the memory panel"))
         self._context_hint = self.tr("Tokens of this chat the model has read, of those it can hold")
         self.cache.label.setText(self.tr("KV cache"))
@@ -200,7 +213,7 @@ class MeterStrip(QAbstractButton):
         )
         self.memory.label.setText(self.tr("Memory"))
         self.speed.label.setText(self.tr("Speed"))
-        self.speed.setToolTip(self.tr("Tokens written a second; the time to the first one is not mixed in"))
+        self._speed_hint = self.tr("Tokens written a second; the time to the first one is not mixed in")
         self._spoken_at = float("-inf")
         self._show_reading()
 
