@@ -336,6 +336,7 @@ def test_no_number_is_cut_at_any_width_while_a_long_text_is_read(strip: MeterStr
             state=EngineState(Phase.PREFILL, fraction=0.62, remaining_s=3.0, has_model=True),
         )
     )
+    strip._row.activate()
     assert strip._row.minimumSize().width() <= width
     assert strip.state.geometry().right() < width
     assert "first token 0.06 s" in strip.speed.toolTip()
