@@ -5,6 +5,7 @@ in a sentence.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
@@ -113,7 +114,7 @@ class CalculatorForm(QWidget):
         chosen = self.model.currentData()
         with QSignalBlocker(self.model):
             self.model.clear()
-            self.model.addItem(self.tr("Numbers of my own"), None)
+            self.model.addItem(self.tr("Typed in"), None)
             for entry in self._library.models():
                 self.model.addItem(entry.name, entry.path)
             self.model.setCurrentIndex(max(0, self.model.findData(chosen)))
@@ -162,18 +163,17 @@ class CalculatorForm(QWidget):
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setHorizontalSpacing(SPACE_M)
-        self._grid.setVerticalSpacing(SPACE_XS)
+        self._grid.setVerticalSpacing(SPACE_XS + 2)
         self._columns = 0
-        before: QWidget | None = None
         for name, widget in self._places():
             self._labels[name].setProperty("kind", "muted")
             self._labels[name].setBuddy(widget)
             widget.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
             widget.setMinimumWidth(_LEAST_WIDTH)
-            if before is not None:
-                QWidget.setTabOrder(before, widget)
-            before = widget
         self._arrange()
+        in_order = [widget for _, widget in self._places()]
+        for before, widget in pairwise(in_order):
+            QWidget.setTabOrder(before, widget)
 
     def _places(self) -> list[tuple[str, QWidget]]:
         fields = [(name, self.fields[name]) for name in ("tokens", "batch", *_OF_THE_MODEL)]

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, Qt, Signal, Slot
+from PySide6.QtCore import QCoreApplication, QEvent, Qt, Signal, Slot
 from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
 
 from app.cache_fit import what_fits
@@ -28,6 +28,10 @@ from ui.theme import Theme
 from ui.tokens import SPACE_L, SPACE_M, SPACE_S, SPACE_XL
 
 _NUM_TABLES = 3
+
+
+def calculator_name() -> str:
+    return QCoreApplication.translate("Calculator", "Size calculator")
 
 
 class CalculatorPage(QScrollArea):
@@ -62,9 +66,6 @@ class CalculatorPage(QScrollArea):
         self.form.model_chosen.connect(self._on_model_chosen)
         self.retranslate()
 
-    def name(self) -> str:
-        return self.tr("Size calculator")
-
     @Slot()
     def refresh(self) -> None:
         """Compute anew, with what is free now."""
@@ -93,8 +94,8 @@ class CalculatorPage(QScrollArea):
         self.answered.emit()
 
     def retranslate(self) -> None:
-        self.title.setText(self.name())
-        self.setAccessibleName(self.name())
+        self.title.setText(calculator_name())
+        self.setAccessibleName(calculator_name())
         self.words.setText(
             self.tr(
                 "Every token leaves a key and a value in every layer: 2 × layers × KV heads × numbers of a head × "
@@ -168,7 +169,7 @@ class CalculatorPage(QScrollArea):
             if is_there:
                 self._titles[number].setText(tables[number].title)
                 self._titles[number].setVisible(bool(tables[number].title))
-                self.tables[number].show_table(tables[number], self.name())
+                self.tables[number].show_table(tables[number], calculator_name())
 
     def _lay_out(self) -> None:
         content = QWidget()

@@ -201,6 +201,7 @@ class ExperimentPage(QScrollArea):
         self._tables_column.addWidget(card)
         self.tables.append(table)
         self._table_cards.append(card)
+        QWidget.setTabOrder(table, self.command.copy_button)  # which comes last
         self._table_titles.append(title)
 
     def _fill_contexts(self) -> None:

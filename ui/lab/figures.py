@@ -79,4 +79,6 @@ def binary_size(value: object) -> str:
 
 def tokens(value: object) -> str:
     number = known(value)
+    if number == 1:
+        return _tr("1 token")
     return DASH if number is None else _tr("{count} tokens").format(count=QLocale().toString(int(number)))

@@ -116,7 +116,7 @@ class LabRuns(QObject):
         if self.running is not None and self.running.state is not RunState.STOPPING:
             self.running.state = RunState.STOPPING
             self._engine.cancel(self.running.request_id)
-            self.changed.emit(self.running.name)
+            self.changed.emit(None)
 
     def forget(self) -> None:
         """Cancel what runs, and keep nothing."""

@@ -16,7 +16,7 @@ from app.model_library import ModelLibrary
 from engine.protocol.commands import BenchName
 from ui.fit_screen import resize_within_screen
 from ui.icons import app_icon
-from ui.lab.calculator_page import CalculatorPage
+from ui.lab.calculator_page import CalculatorPage, calculator_name
 from ui.lab.experiment_page import ExperimentPage
 from ui.lab.lab_runs import LabRuns
 from ui.lab.lab_style import lab_style
@@ -102,14 +102,12 @@ class LabWindow(QWidget):
         self.list = QListWidget()
         self.list.setObjectName("labList")
         self.stack = QStackedWidget()
-        self.pages = {view.name: ExperimentPage(view, theme, runs, self.files) for view in all_views()}
-        self.calculator = CalculatorPage(library, theme, lambda: runs.model)
+        self.views = {view.name: view for view in all_views()}
+        self._library = library
+        self._pages: list[ExperimentPage | CalculatorPage | None] = [None] * (len(self.views) + 1)
         self._draw_timer = QTimer(self, singleShot=True, interval=_DRAW_MS)
         self._draw_timer.timeout.connect(self._draw)
         self._lay_out()
-        for page in self.pages.values():
-            page.run_requested.connect(runs.start)
-            page.stop_requested.connect(runs.stop)
         self.files.told.connect(self._on_told)
         self.list.currentRowChanged.connect(self._on_page_chosen)
         runs.changed.connect(self._on_changed)
@@ -122,24 +120,32 @@ class LabWindow(QWidget):
 
     @property
     def page(self) -> ExperimentPage | CalculatorPage:
-        shown = self.stack.currentWidget()
-        assert isinstance(shown, ExperimentPage | CalculatorPage)
-        return shown
+        """The one that is shown; each is made when it is shown for the first time."""
+        row = max(0, self.list.currentRow())
+        found = self._pages[row]
+        if found is None:
+            found = self._pages[row] = self._make_page(row)
+            self.stack.addWidget(found)
+        return found
 
     def show_page(self, name: BenchName) -> ExperimentPage:
-        self.list.setCurrentRow(list(self.pages).index(name))
-        return self.pages[name]
+        self.list.setCurrentRow(list(self.views).index(name))
+        page = self.page
+        assert isinstance(page, ExperimentPage)
+        return page
 
     def show_calculator(self) -> CalculatorPage:
-        self.list.setCurrentRow(len(self.pages))
-        return self.calculator
+        self.list.setCurrentRow(len(self.views))
+        page = self.page
+        assert isinstance(page, CalculatorPage)
+        return page
 
     # slots
 
     @Slot(object)
     def _on_changed(self, name: BenchName | None) -> None:
         """An experiment's step is drawn soon; what concerns all pages at once."""
-        self._outdated |= set(self.pages) if name is None else {name}
+        self._outdated |= set(self.views) if name is None else {name}
         if name is None:
             self._draw_timer.stop()
             self._draw()
@@ -148,15 +154,15 @@ class LabWindow(QWidget):
 
     @Slot()
     def _draw(self) -> None:
-        page = self.stack.currentWidget()
+        page = self.page
         if self.isVisible() and isinstance(page, ExperimentPage) and page.view.name in self._outdated:
             self._outdated.discard(page.view.name)
             page.refresh()
 
     @Slot(int)
-    def _on_page_chosen(self, row: int) -> None:
-        self.stack.setCurrentIndex(max(0, row))
+    def _on_page_chosen(self, _row: int) -> None:
         page = self.page
+        self.stack.setCurrentWidget(page)
         if isinstance(page, ExperimentPage):
             self._outdated.discard(page.view.name)
         page.refresh()
@@ -202,18 +208,25 @@ class LabWindow(QWidget):
 
     # private
 
+    def _make_page(self, row: int) -> ExperimentPage | CalculatorPage:
+        if row == len(self.views):
+            return CalculatorPage(self._library, self._theme, lambda: self._runs.model)
+        page = ExperimentPage(list(self.views.values())[row], self._theme, self._runs, self.files)
+        page.run_requested.connect(self._runs.start)
+        page.stop_requested.connect(self._runs.stop)
+        return page
+
     def _retranslate(self) -> None:
         self.setWindowTitle(self.tr("Cache lab – Ember"))
         self.title.setText(self.tr("Cache lab"))
         self.list.setAccessibleName(self.tr("Experiments"))
-        for number, page in enumerate(self.pages.values()):
-            self.list.item(number).setText(page.view.title())
-        self.list.item(len(self.pages)).setText(self.calculator.name())
+        names = [*(view.title() for view in self.views.values()), calculator_name()]
+        for number, name in enumerate(names):
+            self.list.item(number).setText(name)
 
     def _lay_out(self) -> None:
-        for page in (*self.pages.values(), self.calculator):
+        for _ in self._pages:
             self.list.addItem("")
-            self.stack.addWidget(page)
         self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.list.setSizeAdjustPolicy(QListWidget.SizeAdjustPolicy.AdjustToContents)
         self.list.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Maximum)

@@ -170,6 +170,10 @@ class PlotPicture:
 
     def _draw_grid(self, painter: QPainter) -> None:
         painter.setFont(self._small)
+        if self._plot.is_empty:
+            painter.setPen(QPen(QColor(self._tokens.line), 1))
+            painter.drawLine(self.area.bottomLeft(), self.area.bottomRight())
+            return
         for level in self._levels:
             y = self._y(level)
             painter.setPen(QPen(QColor(self._tokens.line), 1))
@@ -273,7 +277,7 @@ class PlotPicture:
     def _draw_value(self, painter: QPainter, value: float | None, x: float, top: float, room: float) -> None:
         words = figure(value)
         wide = self._metrics.horizontalAdvance(words)
-        if wide <= room + 2:
+        if wide + 2 <= room:
             painter.setFont(self._small)
             painter.setPen(QColor(self._tokens.text))
             painter.drawText(QPointF(x - wide / 2, top - 4), words)

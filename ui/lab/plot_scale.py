@@ -27,4 +27,4 @@ def tick_words(value: float, step: float) -> str:
     decimals = 0
     while decimals < 4 and abs(step * 10**decimals - round(step * 10**decimals)) > 1e-9:
         decimals += 1
-    return QLocale().toString(value, "f", decimals)
+    return QLocale().toString(float(value), "f", decimals)
