@@ -25,7 +25,7 @@ from ui.meter.strip import MeterStrip
 from ui.theme import Theme
 
 UPDATES, UPDATES_A_SECOND = 200, 10
-ROUNDS, NEW_TOKENS = 7, 120
+ROUNDS, NEW_TOKENS = 5, 120
 
 
 def test_what_an_update_of_the_strip_costs(qtbot: QtBot, theme: Theme) -> None:
@@ -96,7 +96,7 @@ def test_decoding_is_as_fast_with_the_strip_in_sight(qtbot: QtBot, data_dir: Pat
                 panel.close()
             done = sum(isinstance(event, SnapshotSaved) for event in program.events)
             window.controller.open(None)
-            program.send(long_message(8) + " Tell the whole story.")
+            program.send(long_message(2) + " Tell the whole story.")
             program.wait(SnapshotSaved, done + 1)
             qtbot.waitUntil(lambda: not window.page.composer.is_busy, timeout=WAIT_MS)
             finished = [event for event in program.events if isinstance(event, Finished)][-1]
