@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PySide6.QtCore import QCoreApplication, QEvent
 from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
@@ -33,7 +34,6 @@ def open_page(qtbot: QtBot, theme: Theme, library: ModelLibrary) -> Iterator[Ope
     def opened(loaded: ModelInfo | None = None) -> CalculatorPage:
         page = CalculatorPage(library, theme, lambda: loaded, lambda: MachineMemory(3 * GIB, 8 * GIB))
         pages.append(page)
-        qtbot.addWidget(page)
         page.resize(900, 700)
         page.show()
         return page
@@ -41,6 +41,8 @@ def open_page(qtbot: QtBot, theme: Theme, library: ModelLibrary) -> Iterator[Ope
     yield opened
     for page in pages:
         page.close()
+        page.deleteLater()
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)  # a change of theme asks every widget there is
 
 
 @pytest.fixture
