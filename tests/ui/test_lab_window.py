@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -496,6 +497,26 @@ def test_the_table_is_copied_as_spreadsheets_take_it(lab: LabDesk) -> None:
 def test_a_request_is_a_plain_measurement(lab: LabDesk) -> None:
     lab.start(BenchName.HEADS)
     assert lab.asked == [RunBench(lab.asked[0].request_id, BenchName.HEADS, 4096)]
+
+
+def test_lengths_that_the_model_does_not_read_cannot_be_chosen(lab: LabDesk) -> None:
+    lab.desk.engine.load("short", replace(model_info("short"), context_length=600))
+    lab.desk.settle()
+    page = lab.window.show_page(BenchName.USE_CACHE)
+    assert page.chosen_context == 512
+    lab.start(BenchName.USE_CACHE)
+    assert lab.asked[-1].context == 512
+    lab.finish()
+    assert lab.window.show_page(BenchName.HEADS).chosen_context == 4096, "its models are its own"
+
+
+def test_others_can_ask_whether_it_is_at_work_and_stop_it(lab: LabDesk) -> None:
+    assert not lab.lab.is_at_work
+    lab.start(BenchName.LOOP)
+    assert lab.lab.is_at_work
+    lab.lab.stop()
+    stop(lab)
+    assert not lab.lab.is_at_work
 
 
 def test_opening_again_shows_the_same_window(desk: Desk, lab: LabDesk) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import QEvent, Qt, Signal, Slot
+from PySide6.QtGui import QStandardItemModel
 from PySide6.QtWidgets import (
     QComboBox,
     QFrame,
@@ -166,6 +167,7 @@ class ExperimentPage(QScrollArea):
         if had_focus:
             (self.stop_button if is_at_work else self.run_button).setFocus()
         self.context.setEnabled(not is_at_work)
+        self._offer_contexts()
         has_rows = run is not None and bool(run.rows)
         self.picture_button.setEnabled(has_rows)
         self.table_button.setEnabled(has_rows)
@@ -214,6 +216,17 @@ class ExperimentPage(QScrollArea):
         self.context.blockSignals(False)
         self.context.setVisible(bool(self.view.contexts))
         self.context_label.setVisible(bool(self.view.contexts))
+
+    def _offer_contexts(self) -> None:
+        """Only what the loaded model reads can be chosen."""
+        model, items = self._runs.model, self.context.model()
+        if model is None or not self.view.is_bound_by_model or not isinstance(items, QStandardItemModel):
+            return
+        fitting = [number for number, one in enumerate(self.view.contexts) if one <= model.context_length]
+        for number in range(self.context.count()):
+            items.item(number).setEnabled(number in fitting)
+        if fitting and self.context.currentIndex() not in fitting:
+            self.context.setCurrentIndex(fitting[-1])
 
     def _lay_out(self) -> None:
         content = QWidget()

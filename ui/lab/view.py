@@ -46,11 +46,15 @@ class Found:
 
 
 class View(ABC):
-    """`contexts`: the lengths to choose from. `usual`: what the engine takes by itself; None for no choice."""
+    """`contexts`: the lengths to choose from. `usual`: what the engine takes by itself; None for no choice.
+
+    `is_bound_by_model`: no length may be longer than the loaded model reads.
+    """
 
     name: BenchName
     contexts: tuple[int, ...] = ()
     usual: int | None = None
+    is_bound_by_model = True
 
     @abstractmethod
     def title(self) -> str: ...

@@ -21,6 +21,7 @@ class HeadsView(View):
     name = BenchName.HEADS
     contexts = (512, 1024, 4096, 16384)
     usual = 4096
+    is_bound_by_model = False
 
     def title(self) -> str:
         return "MHA, GQA, MQA"
