@@ -24,7 +24,7 @@ from engine.protocol.commands import ChatMessage, Role
 from engine.protocol.errors import EngineError
 
 _FREE_PART = 2  # of the context, one of so many is free afterwards
-_TAIL_PART = 8  # and at most one of so many is kept whole at the end
+_TAIL_PART = 16  # and at most one of so many is kept whole at the end
 _LEAST_TAIL, _MOST_TAIL = 128, 512
 _LEAST_PART = 16  # what is thinned out is left at least one part of so many, or it is not worth it
 

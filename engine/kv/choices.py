@@ -42,7 +42,7 @@ class Choices:
 
         What the user compressed is; what pressure made smaller only where full precision takes long, or much memory.
         """
-        manifest = self._persistence.compressed.catalog.manifest(key)
+        manifest = self._persistence.compressed.catalog.manifest(key) or self._branch_manifest(key, token_ids)
         if manifest is None or not self._model.can_persist:
             return None
         shared = common_prefix(manifest.token_ids, token_ids)
@@ -51,6 +51,18 @@ class Choices:
         if shared < min(BLOCK_TOKENS, len(manifest.token_ids)) or not self._takes(manifest, key, token_ids, shared):
             return None
         return manifest, shared
+
+    def moved_branch(
+        self, key: str, token_ids: Sequence[int], residents: Iterable[Resident]
+    ) -> tuple[Resident, int] | None:
+        """What an empty branch without a snapshot begins with: another one whose chat was moved together to fit the
+        context, and how much of it. Nothing else holds what it needs."""
+        if self._persistence.compressed.catalog.manifest(key) is not None:
+            return None
+        others = [one for one in residents if conversation_of(one.conversation_id) == conversation_of(key)]
+        found = [(one, one.shareable(common_prefix(one.token_ids, token_ids))) for one in others]
+        best = max(found, key=lambda pair: pair[1], default=None)
+        return best if best is not None and best[1] else None
 
     def is_resumed_in_place(self, chat: Outline, token_ids: Sequence[int], others: Iterable[Resident]) -> bool:
         """Whether a parked chat's encoded blocks are read where they are: nothing else reaches as far."""
@@ -62,6 +74,13 @@ class Choices:
             return True
         reach = common_prefix(chat.token_ids, token_ids)
         return reach >= max((one.usable(token_ids) for one in others if one.is_exact), default=0)
+
+    def _branch_manifest(self, key: str, token_ids: Sequence[int]) -> Manifest | None:
+        """The same on disk."""
+        catalog, conversation = self._persistence.compressed.catalog, conversation_of(key)
+        keys = [one for one in catalog.conversation_ids() if conversation_of(one) == conversation]
+        found = [manifest for one in keys if (manifest := catalog.manifest(one)) is not None and manifest.moved_tokens]
+        return max(found, key=lambda one: common_prefix(one.token_ids, token_ids), default=None)
 
     def _takes(self, manifest: Manifest, key: str, token_ids: Sequence[int], shared: int) -> bool:
         if is_pruned(manifest):

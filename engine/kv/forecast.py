@@ -41,8 +41,11 @@ def forecast(caches: CacheManager, key: str, token_ids: Sequence[int], history_t
     chat = Outline.of(resident) if resident is not None and can_persist else Outline(key)
     from_disk = 0
     if not chat.length:
-        lossy = caches.choices.lossy_manifest(key, wanted)
-        if lossy is not None:
+        branch = caches.choices.moved_branch(key, wanted, caches.residents) if can_persist else None
+        lossy = caches.choices.lossy_manifest(key, wanted) if branch is None else None
+        if branch is not None:
+            chat = Outline.of(branch[0]).begun(key, branch[1])
+        elif lossy is not None:
             chat = Outline.of_manifest(*lossy, caches.persistence.compressed.layout)
             from_disk = lossy[1]
     known_length = chat.length

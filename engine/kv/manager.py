@@ -133,7 +133,11 @@ class CacheManager:
             resident.give_up()  # what such a model remembers need not be in its cache: every turn begins anew
         lossy = None
         if not is_exact and not resident.length:
-            lossy = self._begin_compressed(resident, token_ids[:limit], is_cancelled)
+            branch = self.choices.moved_branch(conversation_id, token_ids[:limit], self.residents)
+            if branch is not None:
+                resident.begin_with(*branch)
+            else:
+                lossy = self._begin_compressed(resident, token_ids[:limit], is_cancelled)
         known_length, was_active = resident.length, resident.working is not None
         common = common_prefix(resident.token_ids, token_ids)
         chat = Outline.of(resident)

@@ -119,6 +119,10 @@ class Outline:
             return shared if not self.is_pruned else 0
         return max((position for position in self.checkpoints if position <= shared), default=0)
 
+    def begun(self, key: str, length: int) -> Outline:
+        """Of another branch that begins with so many of its tokens."""
+        return replace(self, key=key, token_ids=self.token_ids[:length], is_active=False)
+
     def resumed(self) -> Outline:
         """Active, with its encoded beginning left in its blocks."""
         return replace(self, is_active=True, parts=self.parts[: self.num_cold])

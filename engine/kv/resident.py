@@ -207,6 +207,36 @@ class Resident:
         """Hold what came back from disk, parked: blocks whose references are handed over. Only while it is empty."""
         self.blocks, self._parked_ids, self._loss = list(blocks), list(token_ids), loss
 
+    def shareable(self, length: int) -> int:
+        """How many of its first `length` tokens another branch could begin with, after a part moved together."""
+        if not 0 < self.moved_together[0] <= length:
+            return 0
+        position = 0
+        for block in self._held:
+            if position + block.num_tokens > length:
+                return length if block.is_full_precision else position
+            position += block.num_tokens
+        return length
+
+    def begin_with(self, other: Resident, length: int) -> None:
+        """Hold the first `length` tokens of another branch, `shareable`, parked. Only while it is empty."""
+        ids, cache = other.token_ids[:length], other.working
+        blocks: list[Block] = []
+        position = 0
+        for block in other._held:
+            count = min(block.num_tokens, length - position)
+            if count == block.num_tokens:
+                blocks.append(self._pool.retain(block))
+            elif count > 0:
+                part = [tensor[:, :count] for tensor in block.tensors]
+                blocks.append(self._pool.obtain(None, ids[position : position + count], part))
+            position += block.num_tokens
+        if cache is not None:
+            for start in range(position, length, BLOCK_TOKENS):
+                stop = min(start + BLOCK_TOKENS, length)
+                blocks.append(self._pool.obtain(None, ids[start:stop], cache.arena.read(start, stop)))
+        self.adopt(ids, blocks, other.loss)
+
     def activate(self, cache: WorkingCache, donor: Resident | None) -> None:
         """`cache` takes over. Of the blocks it was filled from, its own or a donor's, those worth keeping are held."""
         old, self.blocks = self.blocks, []
@@ -482,6 +512,11 @@ class Resident:
         for block in self.blocks[keep:]:
             self._pool.release(block)
         del self.blocks[keep:]
+
+    @property
+    def _held(self) -> Sequence[Block]:
+        """Where its first tokens are, or all of them while it is parked."""
+        return self.blocks[: self._num_cold] if self.working is not None else self.blocks
 
     @property
     def _num_cold(self) -> int:

@@ -48,7 +48,8 @@ def told(engine: Engine) -> list[PressureActed]:
 def ask(engine: Engine, messages: list[ChatMessage], text: str, **options: object) -> Finished:
     """A turn that costs what was estimated, and moves no view."""
     messages.append(user(text))
-    estimated = engine.estimate("a", messages, on_overflow=COMPRESS, max_new_tokens=12)
+    branch = options.get("branch", "")
+    estimated = engine.estimate("a", messages, on_overflow=COMPRESS, max_new_tokens=12, branch=branch)
     finished = engine.reply("a", messages, on_overflow=COMPRESS, **options)  # type: ignore[arg-type]
     assert estimated.new_tokens == finished.statistics.prefilled_tokens
     assert estimated.prompt_tokens == finished.statistics.prompt_tokens
@@ -65,9 +66,9 @@ def test_a_chat_goes_on_to_four_times_its_context_and_reads_little(start_engine:
     number, before = 0, None
     while resident(engine).length < 4 * CONTEXT:
         number += 1
-        finished = ask(engine, messages, digits(30, number))
+        finished = ask(engine, messages, digits(70, number))
         assert finished.statistics.miss_code is None
-        assert finished.statistics.prefilled_tokens < 64
+        assert finished.statistics.prefilled_tokens < 110
         engine.report()
         cache = resident(engine).working
         assert cache is not None
@@ -85,7 +86,7 @@ def grown(engine: Engine, messages: list[ChatMessage], tokens: int) -> None:
     """A chat of so many tokens at least, in turns."""
     while not messages or resident(engine).length < tokens:
         messages[:] = messages or [SYSTEM]
-        ask(engine, messages, digits(40, len(messages)))
+        ask(engine, messages, digits(60, len(messages)))
         engine.report()
 
 
@@ -246,3 +247,30 @@ def test_an_incognito_chat_goes_on_and_writes_nothing(
     assert resident(engine).moved_together[0]
     assert resident(engine).length > CONTEXT
     assert not list((tmp_path / "kv").glob("*/conversations/*"))
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_another_reply_on_another_branch_goes_on_from_the_same_memory(
+    start_engine: StartEngine, tiny_model: Path, *, is_restarted: bool
+) -> None:
+    engine = start_engine(tiny_model)
+    messages: list[ChatMessage] = []
+    grown(engine, messages, 2 * CONTEXT)
+    while CONTEXT - (resident(engine).length - resident(engine).moved_together[1]) < 100:  # none is due amid this
+        ask(engine, messages, digits(60, len(messages)))
+        engine.report()
+    first = ask(engine, messages, "and then?")
+    del messages[-2:]
+    if is_restarted:
+        engine = start_engine(tiny_model)
+    again = ask(engine, messages, "and then?", branch="b")
+    assert again.token_ids == first.token_ids
+    del messages[-2:]
+    assert ask(engine, messages, "and then?").token_ids == first.token_ids
+    del messages[-2:]
+    ask(engine, messages, digits(140, 3), branch="b")
+    ask(engine, messages, digits(140, 4), branch="b")
+    del messages[-4:]
+    assert ask(engine, messages, "and then?").token_ids == first.token_ids
+    engine.forget("a")
+    assert engine.runtime._loaded()[1].pool.nbytes == 0
