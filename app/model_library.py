@@ -68,7 +68,7 @@ class ModelLibrary:
         for entry in self.models():
             if entry.name == name_or_path:
                 return entry.path
-        path = Path(name_or_path).expanduser()
+        path = _expanded(name_or_path)
         if path.exists():
             return path.resolve()
         raise ModelNotFoundError(
@@ -82,7 +82,7 @@ class ModelLibrary:
 
         Raises ModelError where it is none or cannot be fetched, StorageError where the list cannot be kept.
         """
-        path = Path(path_or_hub_id).expanduser()
+        path = _expanded(path_or_hub_id)
         if not path.exists():
             if not is_hub_id(path_or_hub_id):
                 raise ModelNotFoundError(
@@ -148,6 +148,14 @@ class ModelLibrary:
             is_default=path == self._resources_dir / "models" / DEFAULT_MODEL,
             loads=self.loads(path),
         )
+
+
+def _expanded(path: str) -> Path:
+    """With `~` for the home folder; one whose owner is not known is left as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def _looks_like_a_model(path: Path) -> bool:

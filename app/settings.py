@@ -283,6 +283,7 @@ class Settings:
     )
     window_geometry: str = field(default="", metadata=_hidden("Place of the window."))
     last_conversation: str = field(default="", metadata=_hidden("Chat shown last."))
+    new_draft: str = field(default="", metadata=_hidden("What is being written to a chat that is not stored yet."))
     collapsed_folders: str = field(default="", metadata=_hidden("Folders that are closed in the list, by number."))
 
     @property

@@ -34,6 +34,7 @@ class ChatController(QObject):
     opened = Signal(object)  # Conversation, or None for a new chat
     conversations_changed = Signal()
     turn_ended = Signal()
+    new_draft_changed = Signal(str)  # the text of a chat that is not stored yet; never that of an incognito one
     cost_changed = Signal()  # what sending would cost may have changed
 
     def __init__(
@@ -53,7 +54,7 @@ class ChatController(QObject):
         self._live = live
         self._current: str | None = None
         self._is_new_incognito = False
-        self._new_draft = Draft()
+        self._new_drafts = {False: Draft(), True: Draft()}  # of new chats; by whether they will be incognito
         self._stored_draft = Draft()
         self._notices = Notices()
         self._model_failure: Failed | None = None
@@ -103,7 +104,7 @@ class ChatController(QObject):
             except AppError as error:
                 self._tell(None, error)
                 return None
-            self._new_draft = Draft()
+            self._keep_new_draft(Draft())
             self._store_draft(draft)
             self.conversations_changed.emit()
             self.opened.emit(self._conversation(self._current))
@@ -116,7 +117,7 @@ class ChatController(QObject):
             if conversation_id is None:
                 conversation_id = self._session.new_conversation(is_incognito=self._is_new_incognito).id
                 self._current = conversation_id
-                self._new_draft = Draft()
+                self._keep_new_draft(Draft())
             request_id = self._session.send(conversation_id, draft)
         except AppError as error:
             self._page.composer.show_draft(draft, owner=self._owner)
@@ -155,15 +156,16 @@ class ChatController(QObject):
         draft = self._page.composer.take_draft()
         if self._current is not None:
             self._store_draft(draft)
-        elif is_closing and not draft.is_blank and not self._is_new_incognito:
-            try:
-                self._current = self._session.new_conversation().id
-            except AppError as error:
-                self._tell(None, error)
-            else:
-                self._store_draft(draft)
         else:
-            self._new_draft = draft
+            self._keep_new_draft(draft)
+        if is_closing and not self._new_drafts[False].is_blank:
+            self._store_new_draft()
+
+    def begin_with(self, new_draft: str) -> None:
+        """What was being written to a new chat when the program ended without being closed."""
+        self._new_drafts[False] = Draft(new_draft)
+        if self._current is None:
+            self._page.composer.show_draft(self._new_drafts[False], owner=self._owner)
 
     def refresh(self) -> None:
         """What is stored of the chat that is shown has changed."""
@@ -270,7 +272,8 @@ class ChatController(QObject):
         page.show_empty(not messages and notice is None)
         self._show_busy()
         self._stored_draft = conversation.draft if conversation else Draft()
-        page.composer.show_draft(conversation.draft if conversation else self._new_draft, owner=self._owner)
+        new_draft = self._new_drafts[self._is_new_incognito]
+        page.composer.show_draft(conversation.draft if conversation else new_draft, owner=self._owner)
         self._meter.show_conversation(self._current, messages)
         self.refresh_words()
         self.opened.emit(conversation)
@@ -303,7 +306,7 @@ class ChatController(QObject):
     @Slot(object)
     def _on_draft_changed(self, draft: Draft) -> None:
         if self._current is None:
-            self._new_draft = draft
+            self._keep_new_draft(draft)
         else:
             self._store_draft(draft)
 
@@ -361,7 +364,27 @@ class ChatController(QObject):
     @property
     def _owner(self) -> str:
         """Whom the draft shown belongs to: files still being read go there."""
-        return self._current or "a new chat"
+        return self._current or ("a new incognito chat" if self._is_new_incognito else "a new chat")
+
+    def _keep_new_draft(self, draft: Draft) -> None:
+        is_other = draft.text != self._new_drafts[self._is_new_incognito].text
+        self._new_drafts[self._is_new_incognito] = draft
+        if is_other and not self._is_new_incognito:
+            self.new_draft_changed.emit(draft.text)
+
+    def _store_new_draft(self) -> None:
+        """The window closes: what was written to a new chat becomes one, whichever chat is shown."""
+        draft = self._new_drafts[False]
+        try:
+            conversation_id = self._session.new_conversation().id
+            self._store.set_draft(conversation_id, draft)
+        except AppError as error:
+            self._tell(None, error)
+            return
+        if self._current is None and not self._is_new_incognito:
+            self._current = conversation_id
+        self._new_drafts[False] = Draft()
+        self.new_draft_changed.emit("")
 
     def _store_draft(self, draft: Draft) -> None:
         if self._current is None or draft == self._stored_draft:

@@ -36,6 +36,7 @@ class Header(QWidget):
     chat_settings_requested = Signal()
     settings_requested = Signal()
     shortcuts_requested = Signal()
+    memory_requested = Signal()
     quit_requested = Signal()
     pin_requested = Signal(bool)
     rename_requested = Signal()
@@ -164,6 +165,7 @@ class Header(QWidget):
             (menu.chat_settings_requested, self.chat_settings_requested),
             (menu.settings_requested, self.settings_requested),
             (menu.shortcuts_requested, self.shortcuts_requested),
+            (menu.memory_requested, self.memory_requested),
             (menu.quit_requested, self.quit_requested),
             (menu.pin_requested, self.pin_requested),
             (menu.rename_requested, self.rename_requested),

@@ -31,6 +31,7 @@ from ui.icons import app_icon
 from ui.language import Language
 from ui.live_replies import LiveReplies
 from ui.memory.compressions import Compressions
+from ui.memory.memory_panel import MemoryPanel
 from ui.message_changes import MessageChanges
 from ui.meter.meter_feed import MeterFeed
 from ui.meter.strip import MeterStrip
@@ -43,6 +44,7 @@ from ui.theme import Theme
 from ui.window_wiring import connect
 
 _NARROW_PX = 860
+_MOST_DIGITS = 18
 
 
 class MainWindow(QMainWindow):
@@ -86,15 +88,26 @@ class MainWindow(QMainWindow):
         )
         self.compressions = Compressions(session, self.controller, self._live, self.sidebar.model, self)
         self.preferences = Preferences(settings, on_settings_changed, session, library, self.theme, self.language, self)
+        self.memory = MemoryPanel(
+            engine,
+            self.sidebar.model,
+            self.changes,
+            self.compressions,
+            self.preferences,
+            self.theme,
+            self,
+            is_busy=lambda one: session.is_busy(one) or session.is_compressing(one),
+        )
         self.dialogs = Dialogs(self.preferences, presets, library, store, self.controller, self.changes, loaded, self)
         self._use_send_key(settings)
         session.on_storage_error = self.controller.show_error
         session.on_load = self.show_load
         self._lay_out(settings.window_geometry)
         connect(self, bridge)
-        self.sidebar.set_collapsed([int(one) for one in settings.collapsed_folders.split(",") if one.isdigit()])
+        self.sidebar.set_collapsed(_numbers(settings.collapsed_folders))
         self.refresh_conversations()
         self.controller.open(settings.last_conversation or None)
+        self.controller.begin_with(settings.new_draft)
         self.page.composer.edit.setFocus(Qt.FocusReason.OtherFocusReason)
 
     # what the parts, the menus and the keys ask for
@@ -112,6 +125,7 @@ class MainWindow(QMainWindow):
             return
         self.warmth.take(event)
         self._meter_feed.take(event)
+        self.memory.take(event)
         if not self.compressions.take(event):
             self.controller.take(event)
         if isinstance(event, ModelLoaded) or (isinstance(event, Failed) and event.conversation_id is None):
@@ -162,6 +176,10 @@ class MainWindow(QMainWindow):
     @Slot(object)
     def keep_collapsed(self, folder_ids: frozenset[int]) -> None:
         self.preferences.change(collapsed_folders=",".join(str(one) for one in sorted(folder_ids)))
+
+    @Slot(str)
+    def keep_new_draft(self, text: str) -> None:
+        self.preferences.change(new_draft=text)
 
     @Slot(str)
     def choose_model(self, name: str) -> None:
@@ -245,6 +263,7 @@ class MainWindow(QMainWindow):
 
     def closeEvent(self, event: QCloseEvent) -> None:
         self.exchange.stop()
+        self.memory.close()
         self.controller.keep_draft(is_closing=True)
         self.deletions.commit()
         geometry = bytes(self.saveGeometry().toBase64().data()).decode("ascii")
@@ -277,3 +296,8 @@ class MainWindow(QMainWindow):
     def _use_send_key(self, settings: Settings) -> None:
         self.page.composer.set_send_key(settings.send_with)
         self.page.transcript.set_send_key(settings.send_with)
+
+
+def _numbers(text: str) -> list[int]:
+    """Of a list as "1,5"; what is no number in it is left out."""
+    return [int(one) for one in text.split(",") if one.isascii() and one.isdigit() and len(one) <= _MOST_DIGITS]

@@ -29,6 +29,7 @@ class MoreMenu(QMenu):
     chat_settings_requested = Signal()
     settings_requested = Signal()
     shortcuts_requested = Signal()
+    memory_requested = Signal()
     quit_requested = Signal()
     pin_requested = Signal(bool)
     rename_requested = Signal()
@@ -64,6 +65,7 @@ class MoreMenu(QMenu):
         self.language_menu = self.addMenu("")
         self.send_menu = self.addMenu("")
         self.settings_action = self._add(self.settings_requested)
+        self.memory = self._add(self.memory_requested)
         self.shortcuts = self._add(self.shortcuts_requested)
         self.addSeparator()
         self.quit = self._add(self.quit_requested)
@@ -76,6 +78,7 @@ class MoreMenu(QMenu):
             "compress": self.compress,
             "undo_compression": self.undo_compression,
             "settings": self.settings_action,
+            "memory_panel": self.memory,
             "shortcuts": self.shortcuts,
             "quit": self.quit,
         }
@@ -125,6 +128,7 @@ class MoreMenu(QMenu):
         self.language_menu.setTitle(self.tr("Language"))
         self.send_menu.setTitle(self.tr("Send with"))
         self.settings_action.setText(self.tr("Settings…"))
+        self.memory.setText(self.tr("Memory panel"))
         self.shortcuts.setText(self.tr("Keyboard shortcuts"))
         self.quit.setText(self.tr("Quit Ember"))
 

@@ -21,6 +21,8 @@ def connect(window: MainWindow, bridge: EngineBridge) -> None:
     window.controller.opened.connect(window.show_opened)
     window.controller.conversations_changed.connect(window.refresh_conversations)
     window.controller.turn_ended.connect(window.ask_for_cache_report)
+    window.meter.clicked.connect(window.memory.toggle)
+    window.controller.new_draft_changed.connect(window.keep_new_draft)
     window.controller.cost_changed.connect(window.cost.refresh)
     _connect_sidebar(window)
     _connect_header(window)
@@ -64,6 +66,7 @@ def _connect_header(window: MainWindow) -> None:
     header.chat_settings_requested.connect(window.dialogs.open_chat_settings)
     header.settings_requested.connect(window.dialogs.open_settings)
     header.shortcuts_requested.connect(window.dialogs.open_shortcuts)
+    header.memory_requested.connect(window.memory.toggle)
     header.quit_requested.connect(window.close)
     header.pin_requested.connect(window.changes.set_current_pinned)
     header.rename_requested.connect(window.changes.rename_current)
@@ -113,6 +116,7 @@ def _connect_keys(window: MainWindow) -> None:
             "undo_compression": window.compressions.undo_current,
             "export_chat": partial(window.export_current, "markdown"),
             "import_chats": window.exchange.import_files,
+            "memory_panel": window.memory.toggle,
             "more": window.header.open_more_menu,
             "shortcuts": window.dialogs.open_shortcuts,
             "quit": window.close,

@@ -269,3 +269,12 @@ def test_the_window_is_scaled_before_qt_begins(tmp_path, stored, before, after):
     scale_window(path, environment)
     assert environment.get("QT_SCALE_FACTOR") == after
     assert path.exists() is (stored is not None)  # a damaged one is left to `read_settings`
+
+
+@pytest.mark.parametrize("model", ["~nobodyx/..", "~nobodyx", "a\x00b"])
+def test_a_model_at_an_odd_path_is_a_model_that_is_not_there(data_dir: Path, model: str) -> None:
+    from app.model_library import ModelLibrary
+    from engine.protocol.errors import ModelNotFoundError
+
+    with pytest.raises(ModelNotFoundError):
+        ModelLibrary(data_dir, data_dir).resolve(model)

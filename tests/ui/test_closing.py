@@ -135,3 +135,46 @@ def test_the_window_can_be_closed_while(open_desk: OpenDesk, tmp_path: Path, sta
         assert texts == []
     if state is importing:
         assert len(texts) in (0, 800)  # all of the file, or nothing of it
+
+
+def test_what_is_written_to_a_new_chat_is_kept_whichever_chat_is_shown_at_the_end(open_desk: OpenDesk) -> None:
+    ids: list[str] = []
+    desk = open_desk(fill=lambda desk: ids.append(desk.add_conversation("old")))
+    desk.window.new_chat()
+    desk.window.page.composer.edit.setPlainText("a long thought")
+    desk.window.controller.open(ids[0])
+    desk.window.close()
+    desk.settle()
+    assert sorted(conversation.draft.text for conversation in desk.store.conversations()) == ["", "a long thought"]
+    assert desk.saved[-1].new_draft == ""
+
+
+def test_what_is_written_to_a_new_chat_outlives_a_program_that_is_killed(open_desk: OpenDesk) -> None:
+    desk = open_desk()
+    desk.window.page.composer.edit.setPlainText("half a thought")
+    desk.qtbot.waitUntil(lambda: bool(desk.saved) and desk.saved[-1].new_draft == "half a thought")
+    desk.window.close()  # only so that the next window may open: what was saved by then is what counts
+    killed = next(one for one in desk.saved if one.new_draft)
+    desk.open(killed)
+    desk.window.new_chat()
+    assert desk.window.page.composer.draft.text == "half a thought"
+    desk.window.page.composer.button.click()
+    desk.settle()
+    assert desk.saved[-1].new_draft == ""
+
+
+def test_what_is_written_to_a_new_incognito_chat_never_leaves_it(open_desk: OpenDesk, data_dir: Path) -> None:
+    desk = open_desk()
+    desk.window.new_incognito_chat()
+    desk.window.page.composer.edit.setPlainText("the marmot sleeps")
+    desk.qtbot.wait(700)  # longer than a draft waits to be kept
+    desk.window.new_chat()
+    assert desk.window.page.composer.draft.is_blank
+    desk.window.page.composer.edit.setPlainText("in the open")
+    desk.window.new_incognito_chat()
+    assert desk.window.page.composer.draft.text == "the marmot sleeps"
+    desk.window.close()
+    desk.settle()
+    assert [conversation.draft.text for conversation in desk.store.conversations()] == ["in the open"]
+    assert not any("marmot" in one.new_draft for one in desk.saved)
+    assert not [path for path in data_dir.rglob("*") if path.is_file() and b"marmot" in path.read_bytes()]

@@ -365,3 +365,11 @@ def test_a_deletion_is_announced_to_a_screen_reader(room: Room, monkeypatch: pyt
     monkeypatch.setattr(announce.QAccessible, "updateAccessibility", hear)
     room.deletions.delete(room.add("Tax letter"))
     assert spoken == ["Deleted “Tax letter”. Undo is possible for some seconds."]
+
+
+@pytest.mark.parametrize("stored", ["²", "9" * 5000, "-1", "1,,x", "१"])
+def test_folders_that_are_closed_by_an_odd_setting_do_not_keep_the_window_from_opening(
+    open_desk: OpenDesk, stored: str
+) -> None:
+    desk = open_desk(Settings(language="en", collapsed_folders=stored))
+    assert desk.window.isVisible()
