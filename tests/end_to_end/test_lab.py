@@ -22,6 +22,7 @@ from engine.protocol.commands import BenchName
 from engine.protocol.config import Weights
 from engine.protocol.events import BenchFinished, BenchProgress, Event
 from engine.worker import EngineWorker
+from tests.ui.lab_bench import RESULTS
 from ui.lab.lab_runs import RunState
 from ui.lab.lab_window import CacheLab
 from ui.theme import Theme
@@ -111,3 +112,29 @@ def test_cache_on_and_off_is_shown_and_saved_as_it_was_measured(real: RealLab, q
     assert "Both ways chose the same 16 tokens." in page.found_words.text()
     window.files.save_picture_to(tmp_path / "plot.png", page.view, run)
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "context"),
+    [(BenchName.LOOP, None), (BenchName.MEMORY, 1024), (BenchName.HEADS, 512), (BenchName.SHARED_PREFIX, 128)],
+)
+def test_what_an_experiment_tells_is_what_the_window_knows_how_to_show(
+    real: RealLab, qtbot: QtBot, name: BenchName, context: int | None
+) -> None:
+    """The other tests of the lab show rows that were kept: they have to be those of the engine."""
+    qtbot.waitUntil(lambda: real.lab.runs.model is not None, timeout=WAIT_MS)
+    real.lab.open()
+    assert real.lab.window is not None
+    page = real.lab.window.show_page(name)
+    if context is not None:
+        page.choose_context(context)
+    page.run_button.click()
+    qtbot.waitUntil(lambda: any(isinstance(event, BenchFinished) for event in real.events), timeout=WAIT_MS)
+    finished = next(event for event in real.events if isinstance(event, BenchFinished))
+    qtbot.waitUntil(lambda: real.lab.runs.running is None)
+    rows = finished.result["rows"]
+    assert isinstance(rows, list)
+    assert rows[0].keys() == RESULTS[name]["rows"][0].keys()
+    assert finished.result.keys() == RESULTS[name].keys()
+    assert page.tables[0].rowCount() == len(rows)
+    assert page.found_words.text()
