@@ -37,6 +37,7 @@ class Header(QWidget):
     settings_requested = Signal()
     shortcuts_requested = Signal()
     memory_requested = Signal()
+    lab_requested = Signal()
     quit_requested = Signal()
     pin_requested = Signal(bool)
     rename_requested = Signal()
@@ -166,6 +167,7 @@ class Header(QWidget):
             (menu.settings_requested, self.settings_requested),
             (menu.shortcuts_requested, self.shortcuts_requested),
             (menu.memory_requested, self.memory_requested),
+            (menu.lab_requested, self.lab_requested),
             (menu.quit_requested, self.quit_requested),
             (menu.pin_requested, self.pin_requested),
             (menu.rename_requested, self.rename_requested),

@@ -28,6 +28,7 @@ from ui.conversation_changes import ConversationChanges
 from ui.dialogs import Dialogs
 from ui.header import Header
 from ui.icons import app_icon
+from ui.lab.lab_window import CacheLab
 from ui.language import Language
 from ui.live_replies import LiveReplies
 from ui.memory.compressions import Compressions
@@ -98,6 +99,7 @@ class MainWindow(QMainWindow):
             self,
             is_busy=lambda one: session.is_busy(one) or session.is_compressing(one),
         )
+        self.lab = CacheLab(engine, session, library, self.theme, self)
         self.dialogs = Dialogs(self.preferences, presets, library, store, self.controller, self.changes, loaded, self)
         self._use_send_key(settings)
         session.on_storage_error = self.controller.show_error
@@ -114,6 +116,8 @@ class MainWindow(QMainWindow):
 
     @Slot(object)
     def take(self, event: object) -> None:
+        if self.lab.take(event):
+            return
         if isinstance(event, Estimated) and event.conversation_id:
             self.sidebar.set_cost(event.conversation_id, event.new_tokens, event.seconds)
         if self.cost.take(event):
@@ -200,6 +204,7 @@ class MainWindow(QMainWindow):
 
     @Slot(str)
     def show_load(self, request_id: str) -> None:
+        self.lab.stop()  # a model that was chosen would wait for it
         self._live.load_requested(request_id)
         self.controller.load_requested()
         self.header.show_model(None, is_loading=True)
@@ -264,6 +269,7 @@ class MainWindow(QMainWindow):
     def closeEvent(self, event: QCloseEvent) -> None:
         self.exchange.stop()
         self.memory.close()
+        self.lab.close()
         self.controller.keep_draft(is_closing=True)
         self.deletions.commit()
         geometry = bytes(self.saveGeometry().toBase64().data()).decode("ascii")

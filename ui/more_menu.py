@@ -30,6 +30,7 @@ class MoreMenu(QMenu):
     settings_requested = Signal()
     shortcuts_requested = Signal()
     memory_requested = Signal()
+    lab_requested = Signal()
     quit_requested = Signal()
     pin_requested = Signal(bool)
     rename_requested = Signal()
@@ -66,6 +67,7 @@ class MoreMenu(QMenu):
         self.send_menu = self.addMenu("")
         self.settings_action = self._add(self.settings_requested)
         self.memory = self._add(self.memory_requested)
+        self.lab = self._add(self.lab_requested)
         self.shortcuts = self._add(self.shortcuts_requested)
         self.addSeparator()
         self.quit = self._add(self.quit_requested)
@@ -79,6 +81,7 @@ class MoreMenu(QMenu):
             "undo_compression": self.undo_compression,
             "settings": self.settings_action,
             "memory_panel": self.memory,
+            "lab": self.lab,
             "shortcuts": self.shortcuts,
             "quit": self.quit,
         }
@@ -129,6 +132,7 @@ class MoreMenu(QMenu):
         self.send_menu.setTitle(self.tr("Send with"))
         self.settings_action.setText(self.tr("Settings…"))
         self.memory.setText(self.tr("Memory panel"))
+        self.lab.setText(self.tr("Cache lab"))
         self.shortcuts.setText(self.tr("Keyboard shortcuts"))
         self.quit.setText(self.tr("Quit Ember"))
 

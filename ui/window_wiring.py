@@ -66,6 +66,7 @@ def _connect_header(window: MainWindow) -> None:
     header.chat_settings_requested.connect(window.dialogs.open_chat_settings)
     header.settings_requested.connect(window.dialogs.open_settings)
     header.shortcuts_requested.connect(window.dialogs.open_shortcuts)
+    header.lab_requested.connect(window.lab.open)
     header.memory_requested.connect(window.memory.toggle)
     header.quit_requested.connect(window.close)
     header.pin_requested.connect(window.changes.set_current_pinned)
@@ -116,6 +117,7 @@ def _connect_keys(window: MainWindow) -> None:
             "undo_compression": window.compressions.undo_current,
             "export_chat": partial(window.export_current, "markdown"),
             "import_chats": window.exchange.import_files,
+            "lab": window.lab.open,
             "memory_panel": window.memory.toggle,
             "more": window.header.open_more_menu,
             "shortcuts": window.dialogs.open_shortcuts,

@@ -118,7 +118,7 @@ class Session:
             with _watched(self._model) as passes:
                 finished = runtime.generate(command, lambda: False)
             runtime.read_ahead(command, finished, lambda: False)
-            runtime.save(chat, chat)
+            runtime.save(command)
         finally:
             runtime.end_work()
         writer = runtime._loaded()[1].persistence.writer

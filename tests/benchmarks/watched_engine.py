@@ -29,7 +29,7 @@ from engine.kv.manager import CacheManager
 from engine.kv.persistence import Restored
 from engine.kv.working_cache import WorkingCache
 from engine.model.loader import LoadedModel
-from engine.protocol.commands import ChatMessage, Generate, Role
+from engine.protocol.commands import ChatMessage, Compress, Generate, Role, Undo
 from engine.protocol.config import GREEDY, EngineConfig, Weights
 from engine.protocol.events import Event, Failed, Finished, ModelInfo, SnapshotNotSaved, SnapshotSaved
 from engine.runtime import Runtime
@@ -65,8 +65,8 @@ class WatchedRuntime(Runtime):
         self.engine.turn_watch.logits = tuple(self.engine.turn_watch.passes)
         return finished
 
-    def save(self, conversation_id: str, request_id: str) -> None:
-        super().save(conversation_id, request_id)
+    def save(self, command: Generate | Compress | Undo) -> None:
+        super().save(command)
         self.engine.turn_watch.is_settled.set()
 
 

@@ -62,6 +62,8 @@ def test_the_menu_holds_everything_of_a_chat_and_of_the_window(header: Header) -
         "Language",
         "Send with",
         "Settings…",
+        "Memory panel",
+        "Cache lab",
         "Keyboard shortcuts",
         "Quit Ember",
     ]
