@@ -86,7 +86,13 @@ def compress_of(desk: Desk) -> QWidget:
     return CompressDialog("Rain", CacheSizes(148_000_000, 5_000_000, 148_000_000), desk.window)
 
 
-PARTS = [window_of, settings_of, chat_settings_of, shortcuts_of, compress_of]
+def lab_of(desk: Desk) -> QWidget:
+    desk.window.lab.open()
+    assert desk.window.lab.window is not None
+    return desk.window.lab.window
+
+
+PARTS = [window_of, settings_of, chat_settings_of, shortcuts_of, compress_of, lab_of]
 
 
 @pytest.fixture(params=PARTS, ids=[part.__name__.removesuffix("_of") for part in PARTS])
@@ -97,7 +103,9 @@ def part(request: pytest.FixtureRequest, desk: Desk) -> Iterator[QWidget]:
     desk.settle()
     desk.qtbot.waitActive(widget)
     yield widget
-    if widget is not desk.window:
+    if widget is desk.window.lab.window:
+        desk.window.lab.close()
+    elif widget is not desk.window:
         widget.close()
         widget.deleteLater()
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
