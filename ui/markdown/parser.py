@@ -8,6 +8,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline
 from mdit_py_plugins.footnote.index import footnote_def
 
+from ui.markdown.limits import use_limits
 from ui.markdown.maths import use_maths
 
 _REFERENCE = re.compile(r"\[\^([^\s\[\]^]{1,32})\]")
@@ -15,6 +16,7 @@ _REFERENCE = re.compile(r"\[\^([^\s\[\]^]{1,32})\]")
 
 def markdown_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    use_limits(parser)
     use_maths(parser)
     # Of the footnote plugin only the rule for definitions: the rest of it gathers them at the end of each parse, and
     # knows only references to what is defined already; a reply that streams has its definitions last.

@@ -44,6 +44,8 @@ def read_spans(tokens: list[Token]) -> tuple[Span, ...]:
                 spans.append(replace(_span(token.content, style), maths=token.type.removeprefix("maths_")))
             case "footnote_ref":
                 spans.append(replace(_span(token.content, style), note=token.info))
+            case "plain":
+                spans.append(_span(token.content, style))
             case "image":
                 spans.append(_image(token, style))
             case _:

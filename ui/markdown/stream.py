@@ -12,13 +12,16 @@ from typing import Any
 
 from markdown_it.token import Token
 
-from ui.markdown.blocks import Block, Code, Maths, Paragraph, Span
+from ui.markdown.blocks import Block, Code, Maths, Paragraph, Span, Table
+from ui.markdown.limits import NUM_CELLS, Work
 from ui.markdown.maths import IS_WHOLE
 from ui.markdown.parser import markdown_parser
+from ui.markdown.plain import Formulas, plain_blocks, shortened
 from ui.markdown.reader import fenced, read_blocks
 
 _LONGEST_OPEN_BLOCK = 6000  # characters; a longer open block is closed at its last line or word
 _SURE_AFTER = 8  # characters of the last block before the one above it counts as finished ("2" may become "2. item")
+_REST_STEP = 1000  # characters of a line that is not read
 _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)\n")
 
 
@@ -38,9 +41,31 @@ class MarkdownStream:
         self._env: dict[str, Any] = {}  # link references, which later blocks may use
         self._source = ""
         self._fence: _Fence | None = None
+        self._work = Work()
+        self._formulas = Formulas()
+        self._rest = ""  # what follows where too much has been read
 
     def feed(self, text: str) -> Update:
         """Add text to the reply."""
+        if self._work.is_done:
+            return self._feed_rest(text)
+        text, rest = self._work.take(text)
+        update = self._feed(text)
+        finished, opened = self._final(update.finished), self._passing(update.open)
+        if not self._work.is_done:
+            return Update(finished, opened)
+        finished += self._final(self._finish())
+        update = self._feed_rest(rest)
+        return Update(finished + update.finished, update.open)
+
+    def finish(self) -> Update:
+        """The reply is whole: what is open is finished."""
+        if self._work.is_done:
+            rest, self._rest = self._rest, ""
+            return Update(plain_blocks(rest) if rest else (), ())
+        return Update(self._final(self._finish()), ())
+
+    def _feed(self, text: str) -> Update:
         self._source += text
         finished: list[Block] = []
         while True:
@@ -65,15 +90,32 @@ class MarkdownStream:
                 finished.extend(read_blocks(_tokens_before(tokens, start_line)))
             self._source = self._source[cut:]
 
-    def finish(self) -> Update:
-        """The reply is whole: what is open is finished."""
+    def _finish(self) -> tuple[Block, ...]:
         self._env[IS_WHOLE] = True
         if self._fence is not None:
             block: tuple[Block, ...] = (self._fence.block(self._source),)
         else:
             block = read_blocks(self._parse(self._source)) if self._source.strip() else ()
         self._source, self._fence = "", None
-        return Update(block, ())
+        return block
+
+    def _feed_rest(self, text: str) -> Update:
+        """All but the last line and what may belong to it is final."""
+        self._rest += text
+        end = max(self._rest.rfind("\n") + 1, len(self._rest) // _REST_STEP * _REST_STEP)
+        done, self._rest = self._rest[:end], self._rest[end:]
+        return Update(
+            plain_blocks(done.removesuffix("\n")) if done else (), plain_blocks(self._rest) if self._rest else ()
+        )
+
+    def _final(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        """Blocks as they stay, counted."""
+        cells = sum(len(row) for block in blocks if isinstance(block, Table) for row in block.rows)
+        self._env[NUM_CELLS] = self._env.get(NUM_CELLS, 0) + cells
+        return _limited(blocks, self._formulas)
+
+    def _passing(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        return _limited(blocks, self._formulas.copy())
 
     def _parse(self, source: str) -> list[Token]:
         self.num_parses += 1
@@ -135,6 +177,10 @@ def parse_markdown(text: str) -> tuple[Block, ...]:
     stream = MarkdownStream()
     update = stream.feed(text)
     return update.finished + stream.finish().finished
+
+
+def _limited(blocks: tuple[Block, ...], formulas: Formulas) -> tuple[Block, ...]:
+    return tuple(short for block in blocks for short in shortened(formulas.limit(block)))
 
 
 def _start_of_last_block(tokens: list[Token]) -> int | None:
