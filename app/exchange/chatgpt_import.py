@@ -13,6 +13,7 @@ from typing import Any
 from app.exchange.incoming import IncomingConversation, IncomingMessage, Skipped
 from app.exchange.tidy import joined_replies, plain_title
 from app.history import well_formed
+from app.records import usable_time
 from engine.protocol.commands import Role
 
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT}
@@ -131,6 +132,6 @@ def _time(seconds: Any) -> datetime | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         return None
     try:
-        return datetime.fromtimestamp(seconds, UTC)
+        return usable_time(datetime.fromtimestamp(seconds, UTC))
     except (ValueError, OverflowError, OSError):
         return None

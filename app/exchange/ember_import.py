@@ -6,13 +6,13 @@ Only what speeds things up, or tells how a reply came about, is dropped where it
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from app.conversation import Draft
 from app.exchange.incoming import IncomingConversation, IncomingMessage
 from app.history import well_formed
-from app.records import attachments_from_json, options_from_json, statistics_from_json
+from app.records import attachments_from_json, options_from_json, statistics_from_json, usable_time
 from engine.protocol.commands import Role
 from engine.protocol.events import FinishReason
 
@@ -138,7 +138,6 @@ def _text_or_none(stored: dict[str, Any], name: str, place: str) -> str | None:
 
 def _time(stored: dict[str, Any], name: str, place: str) -> datetime:
     try:
-        time = datetime.fromisoformat(_text(stored, name, place))
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError) as error:
+        return usable_time(datetime.fromisoformat(_text(stored, name, place)))
+    except ValueError as error:
         raise DamagedPlaceError(f"{name} of {place} is no time") from error

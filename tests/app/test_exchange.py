@@ -397,7 +397,6 @@ DAMAGED = [
     an_export(text=7),
     an_export(created_at="yesterday"),
     an_export(created_at=None),
-    an_export(created_at="0001-01-01T00:00:00+14:00"),
     an_export(parent_id=1),
     an_export(parent_id=2),
     an_export(parent_id=[]),
