@@ -99,6 +99,21 @@ def m004_search(db: Database) -> None:
     db.execute("INSERT INTO message_index(rowid, text) SELECT id, fold(text) FROM messages")
 
 
+@MIGRATIONS()
+def m005_unfinished_imports(db: Database) -> None:
+    """What a file that is being taken in bit by bit has brought so far: it goes again if the rest never comes."""
+    db.execute("""
+        CREATE TABLE unfinished_imports (
+            conversation_id TEXT PRIMARY KEY REFERENCES conversations(id) ON DELETE CASCADE,
+            updated_at TEXT NOT NULL,
+            draft TEXT NOT NULL
+        )""")
+    db.execute("""
+        CREATE TABLE unfinished_import_folders (
+            folder_id INTEGER PRIMARY KEY REFERENCES folders(id) ON DELETE CASCADE
+        )""")
+
+
 def schema_version(migrations: Migrations = MIGRATIONS) -> int:
     return len(migrations._migrations)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 from pytestqt.qtbot import QtBot
 
 import app.exchange
+from app.conversation import Draft
 from app.conversation_store import ConversationStore
 from app.errors import AppError, DiskFullError, ExportFailedError
-from app.exchange.import_file import ImportResult
+from app.exchange.import_file import ImportResult, import_file
 from engine.protocol.commands import Role
+from ui.sidebar import import_job
 from ui.sidebar.exchange_actions import ExchangeActions
 from ui.sidebar.file_names import file_stem
 from ui.sidebar.skipped_words import kind_words, skipped_words
@@ -230,34 +233,139 @@ def test_the_window_goes_on_while_a_file_comes_in(room: Room, tmp_path: Path) ->
     assert [words for words in room.told if words.startswith("Importing ")]
 
 
-def failing_after(store: ConversationStore, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def failing_after(store: ConversationStore, number: int, monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     add, stored = store.add_imported, []
 
-    def add_or_fail(chats: Any) -> Any:
+    def add_or_fail(chats: Any, **options: Any) -> Any:
         if len(stored) == number:
-            raise DiskFullError("full", path="ember.db")
+            raise failure
         stored.append(chats)
-        return add(chats)
+        return add(chats, **options)
 
     monkeypatch.setattr(store, "add_imported", add_or_fail)
 
 
-def test_a_disk_that_fills_up_meanwhile_leaves_nothing_of_the_file(
-    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(DiskFullError("full", path="ember.db"), "disk_full"), (OverflowError("too large"), "import_unreadable")],
+    ids=["disk full", "a bug"],
+)
+def test_a_failure_meanwhile_leaves_nothing_of_the_file_and_the_next_one_comes_in(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, code: str
 ) -> None:
-    room.add("chat 1")
-    failing_after(room.store, 3, monkeypatch)
-    room.import_all(plain(tmp_path / "five.json", 5))
-    assert room.titles == ["chat 1"]
-    assert [error.code for error in room.failures] == ["disk_full"]
+    room.add("mine")
+    with monkeypatch.context() as patched:
+        failing_after(room.store, 3, patched, failure)
+        room.import_all(filed(tmp_path / "five.json", 5))
+    assert (room.titles, room.store.folders()) == (["mine"], [])
+    assert ([error.code for error in room.failures], room.results) == ([code], [])
+    room.import_all(plain(tmp_path / "one.json", 1))
+    assert len(room.titles) == 2
+
+
+@pytest.mark.parametrize("bug", [OverflowError("too large"), RuntimeError(), KeyError("x")], ids=repr)
+def test_whatever_goes_wrong_while_reading_is_told_once_and_the_next_file_comes_in(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: Exception
+) -> None:
+    def read(store: object, path: Path) -> ImportResult:
+        if path.name == "bad.json":
+            raise bug
+        return import_file(store, path)  # type: ignore[arg-type]  # the job's stand-in for the store
+
+    monkeypatch.setattr(import_job, "import_file", read)
+    room.import_all(plain(tmp_path / "bad.json", 1), plain(tmp_path / "good.json", 2))
+    assert [error.code for error in room.failures] == ["import_unreadable"]
+    assert len(room.titles) == 2
+
+
+def filed(path: Path, number: int) -> Path:
+    """An export of chats that lie in a folder, alike in title, length and times."""
+    times = {"created_at": "2026-01-01T00:00:00+00:00", "updated_at": "2026-01-01T00:00:00+00:00"}
+    message = {"id": 1, "role": "user", "text": "hi", "created_at": times["created_at"]}
+    chat = {"title": "mine", "system_prompt": "", "folder_id": 1, "messages": [message]} | times
+    folders = [{"id": 1, "name": "Sea"}]
+    content = {"format": "ember-export", "version": 1, "folders": folders, "conversations": [chat] * number}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def amid_an_import(room: Room, path: Path, act: Callable[[], object]) -> None:
+    """Do something once, when some of the chats are in and others are not; then the window closes."""
+
+    def on_told(words: str) -> None:
+        if words.startswith("Importing") and room.exchange.is_importing:
+            act()
+            room.exchange.stop()
+
+    room.exchange.told.connect(on_told)
+    room.exchange.import_from([str(path)])
+    room.qtbot.waitUntil(lambda: not room.exchange.is_importing)
     assert room.results == []
 
 
 def test_a_window_that_closes_meanwhile_keeps_nothing_of_the_file(room: Room, tmp_path: Path) -> None:
-    room.exchange.told.connect(lambda words: room.exchange.stop() if words.startswith("Importing") else None)
-    room.exchange.import_from([str(plain(tmp_path / "many.json", 150))])
-    room.qtbot.waitUntil(lambda: not room.exchange.is_importing)
-    assert (room.titles, room.results) == ([], [])
+    amid_an_import(room, filed(tmp_path / "many.json", 300), lambda: None)
+    assert (room.titles, room.store.folders()) == ([], [])
+
+
+def test_the_users_own_chat_that_looks_like_an_imported_one_stays(room: Room, tmp_path: Path) -> None:
+    own: list[str] = []
+
+    def add() -> None:
+        one = room.store.create_conversation()
+        room.store.add_message(one.id, Role.USER, "precious")
+        room.store.set_title(one.id, "mine")
+        own.append(one.id)
+
+    amid_an_import(room, filed(tmp_path / "many.json", 300), add)
+    assert [one.id for one in room.store.conversations()] == own
+
+
+@pytest.mark.parametrize("way", ["sends", "drafts"])
+def test_an_imported_chat_that_was_gone_on_in_stays_with_its_folder(room: Room, tmp_path: Path, way: str) -> None:
+    used: list[str] = []
+
+    def go_on() -> None:
+        used.append(room.store.conversations()[0].id)
+        if way == "sends":
+            room.store.add_message(used[0], Role.USER, "and now?")
+        else:
+            room.store.set_draft(used[0], Draft("and n"))
+
+    amid_an_import(room, filed(tmp_path / "many.json", 300), go_on)
+    assert [one.id for one in room.store.conversations()] == used
+    assert [folder.name for folder in room.store.folders()] == ["Sea"]
+
+
+def test_a_folder_that_was_there_before_or_that_was_used_stays(room: Room, tmp_path: Path) -> None:
+    before = room.store.create_folder("Sea")
+    amid_an_import(room, filed(tmp_path / "many.json", 300), lambda: None)
+    assert room.store.folders() == [before]
+
+
+def test_of_an_import_that_was_killed_nothing_is_left_at_the_next_start(room: Room, tmp_path: Path) -> None:
+    copies: list[Path] = []
+
+    def copy() -> None:
+        names = ("ember.db", "ember.db-wal")
+        copies.extend(Path(shutil.copy(room.store._path.with_name(name), tmp_path / name)) for name in names)
+
+    room.add("own")
+    amid_an_import(room, filed(tmp_path / "many.json", 300), copy)
+    killed = ConversationStore(copies[0])
+    try:
+        assert len(killed.conversations()) > 1
+        killed.close_interrupted_replies()
+        assert [one.title for one in killed.conversations()] == ["own"]
+        assert killed.folders() == []
+    finally:
+        killed.close()
+
+
+def test_an_import_that_came_in_whole_is_there_at_the_next_start(room: Room, tmp_path: Path) -> None:
+    room.import_all(filed(tmp_path / "three.json", 3))
+    room.store.close_interrupted_replies()
+    assert (room.titles, len(room.store.folders())) == (["mine"] * 3, 1)
 
 
 def test_every_kind_that_is_left_out_has_words() -> None:

@@ -1,7 +1,8 @@
 """Imports one file without stopping the window: read in a thread, stored chat by chat in the GUI thread.
 
 SQLite is the GUI thread's, so storing is done in slices between events. All of the file is kept or nothing: what was
-stored is taken away again when a later slice fails, or when the window closes in the middle.
+stored is taken away again when a later slice fails, when the window closes in the middle, or, where the program was
+killed, at its next start. Whatever goes wrong, the job ends, with one failure to tell.
 """
 
 from __future__ import annotations
@@ -9,9 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import cast
@@ -20,6 +19,7 @@ from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
 from app.conversation_store import ConversationStore
 from app.errors import AppError
+from app.exchange.failures import unreadable
 from app.exchange.import_file import ImportResult, import_file
 from app.exchange.incoming import IncomingConversation
 
@@ -42,7 +42,6 @@ class ImportJob(QObject):
         self._chats: Sequence[IncomingConversation] = ()
         self._num_stored = 0
         self._result: ImportResult | None = None
-        self._before: frozenset[str] = frozenset()
         self._timer = QTimer(self, interval=_POLL_MS)
         self._timer.timeout.connect(self._on_timeout)
 
@@ -82,63 +81,51 @@ class ImportJob(QObject):
             self._store_slice()
 
     def _begin(self, answer: tuple[_Collector, ImportResult] | Exception) -> None:
-        if isinstance(answer, AppError):
+        if isinstance(answer, Exception):
             self._end_with(answer)
-        elif isinstance(answer, Exception):
-            self._timer.stop()
-            raise answer
-        else:
-            collector, self._result = answer
-            self._chats = collector.chats
-            try:
-                self._before = frozenset(one.id for one in self._store.conversations())
-            except AppError as error:
-                self._end_with(error)
-                return
-            self._timer.setInterval(_PAUSE_MS)
+            return
+        try:
+            self._store.take_back_import()  # what an earlier file has left, if it could not be taken back then
+        except AppError as error:
+            self._end_with(error)
+            return
+        collector, self._result = answer
+        self._chats = collector.chats
+        self._timer.setInterval(_PAUSE_MS)
 
     def _store_slice(self) -> None:
         until = time.monotonic() + _SLICE_S
         try:
             while self._num_stored < len(self._chats) and time.monotonic() < until:
-                chat = self._chats[self._num_stored]
-                self._store.add_imported([chat])
-                self._num_stored += 1
-        except AppError as error:
+                self._store_next()
+        except Exception as error:  # noqa: BLE001  # a bug must not stop the files that follow
             self._take_back()
             self._end_with(error)
             return
         self.progressed.emit(self._num_stored, len(self._chats))
-        if self._num_stored == len(self._chats):
+        if self._num_stored == len(self._chats) and self.is_running:
             self._timer.stop()
             self.finished.emit(self._result)
 
-    def _end_with(self, error: AppError) -> None:
+    def _store_next(self) -> None:
+        with self._store.transaction():
+            self._store.add_imported([self._chats[self._num_stored]], is_part=True)
+            if self._num_stored + 1 == len(self._chats):
+                self._store.finish_import()
+        self._num_stored += 1
+
+    def _end_with(self, error: Exception) -> None:
         self._timer.stop()
+        if not isinstance(error, AppError):
+            _log.error("A file cannot be imported", exc_info=error)
+            error = unreadable(self._path, str(error) or type(error).__name__)
         self.failed.emit(error)
 
     def _take_back(self) -> None:
-        """Delete the chats stored by now: those not there before that are alike in title, length and beginning."""
-        stored = Counter(
-            _fingerprint(one.title, len(one.messages), one.created_at) for one in self._chats[: self._num_stored]
-        )
         try:
-            for one in self._store.conversations():
-                alike = {
-                    _fingerprint(one.title, one.num_messages, one.created_at),
-                    _fingerprint(one.title, one.num_messages, None),
-                }
-                own = next((each for each in alike if stored[each]), None)
-                if one.id not in self._before and own is not None:
-                    stored[own] -= 1
-                    self._store.delete_conversation(one.id)
+            self._store.take_back_import()
         except AppError as error:
-            _log.warning("An import cannot be taken back: %s", error)
-
-
-def _fingerprint(title: str, num_messages: int, created_at: datetime | None) -> tuple[str, int, datetime | None]:
-    """`created_at` None: the file does not say."""
-    return title, num_messages, created_at
+            _log.warning("An import cannot be taken back before the next start: %s", error)
 
 
 class _Collector:
