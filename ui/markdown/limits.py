@@ -15,8 +15,9 @@ from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
 NUM_CELLS = "num_cells"  # in the parser's env: cells of the tables already read
+TABLE_CELLS = 20  # what a table costs beside its cells
 
-_MOST_WORK = 400_000  # a whole reply, in characters of prose
+_MOST_WORK = 250_000  # a whole reply, in characters of prose
 _LINE_WORK, _MARK_WORK = 40, 8
 _STEP = 2000  # characters weighed at once
 
@@ -116,7 +117,7 @@ def _large_tables(state: StateCore) -> None:
     rows = cells = 0
     for token in state.tokens:
         if token.type == "table_open":
-            start, rows, cells = len(kept), 0, 0
+            start, rows, cells = len(kept), 0, TABLE_CELLS
         kept.append(token)
         rows += token.type == "tr_open"
         cells += token.type in ("th_open", "td_open")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ui.markdown.blocks import LINE_BREAK, Block, Maths, Paragraph, Span, Table
+from ui.markdown.blocks import LINE_BREAK, Block, Code, Maths, Paragraph, Span, Table
 
 _LONGEST_PARAGRAPH = 8000  # characters; a longer one is drawn as several
 _PIECE = 1000
 _MOST_FORMULAS = 200  # of a reply
+_MOST_CODES = 100
 _MOST_LATEX = 12_000  # characters of all of them
 
 
@@ -37,14 +38,18 @@ def shortened(block: Block) -> Iterable[Block]:
     return (replace(block, spans=tuple(first)), *(replace(rest, spans=_unbroken(spans)) for spans in others))
 
 
-class Formulas:
-    """How many more formulas of a reply are set; the others stay as they are written."""
+class Allowance:
+    """How many more formulas of a reply are set, the others stay as they are written; and how many more of its blocks
+    of code have a frame of their own."""
 
     def __init__(self) -> None:
-        self.number = self.characters = 0
+        self.number = self.characters = self.codes = 0
 
     def limit(self, block: Block) -> Block:
         match block:
+            case Code():
+                self.codes += 1
+                return block if self.codes <= _MOST_CODES else _code_as_text(block)
             case Maths():
                 return block if self._take(block.latex) else _as_written(block)
             case Paragraph():
@@ -53,9 +58,9 @@ class Formulas:
                 return replace(block, rows=tuple(tuple(self._limit(cell) for cell in row) for row in block.rows))
         return block
 
-    def copy(self) -> Formulas:
-        result = Formulas()
-        result.number, result.characters = self.number, self.characters
+    def copy(self) -> Allowance:
+        result = Allowance()
+        result.number, result.characters, result.codes = self.number, self.characters, self.codes
         return result
 
     def _limit(self, spans: tuple[Span, ...]) -> tuple[Span, ...]:
@@ -67,6 +72,10 @@ class Formulas:
         self.number += 1
         self.characters += len(latex)
         return self.number <= _MOST_FORMULAS and self.characters <= _MOST_LATEX
+
+
+def _code_as_text(code: Code) -> Block:
+    return Paragraph((Span(code.text.replace("\n", LINE_BREAK), code=True),), 0, code.depth)
 
 
 def _as_written(maths: Maths) -> Block:

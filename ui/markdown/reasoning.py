@@ -100,10 +100,16 @@ class ReasoningSplitter:
     def _look_for_closing(self, text: str, *, is_end: bool = False) -> Split:
         """A closing mark alone on its line, outside of code, makes a thought of all before it."""
         tail, self._line = self._line + text, ""
+        above, num_fences, counted = "", -1, 0
         for match in _LONE_CLOSING.finditer(tail):
+            if num_fences < 0:
+                above = "".join(self._given)[: -len(tail) + len(text) or None]
+                num_fences = len(_FENCE.findall(above))
+            num_fences += len(_FENCE.findall(tail[counted : match.start()]))
+            counted = match.start()
             is_line_whole = is_end or match.end() < len(tail)
-            before = "".join(self._given)[: -len(tail) + len(text) or None] + tail[: match.start()]
-            if is_line_whole and len(_FENCE.findall(before)) % 2 == 0:
+            if is_line_whole and num_fences % 2 == 0:
+                before = above + tail[: match.start()]
                 self._given, self.has_thought, self._at_start, self._held = [], True, True, tail[match.end() :]
                 self.is_thinking = False
                 return Split(before.strip(), self._take_answer().answer, restarts=True)

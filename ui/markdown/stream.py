@@ -13,16 +13,16 @@ from typing import Any
 from markdown_it.token import Token
 
 from ui.markdown.blocks import Block, Code, Maths, Paragraph, Span, Table
-from ui.markdown.limits import NUM_CELLS, Work
+from ui.markdown.limits import NUM_CELLS, TABLE_CELLS, Work
 from ui.markdown.maths import IS_WHOLE
 from ui.markdown.parser import markdown_parser
-from ui.markdown.plain import Formulas, plain_blocks, shortened
+from ui.markdown.plain import Allowance, plain_blocks, shortened
 from ui.markdown.reader import fenced, read_blocks
 
 _LONGEST_OPEN_BLOCK = 6000  # characters; a longer open block is closed at its last line or word
 _SURE_AFTER = 8  # characters of the last block before the one above it counts as finished ("2" may become "2. item")
 _REST_STEP = 1000  # characters of a line that is not read
-_FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)\n")
+_FENCE = re.compile(r"^( {0,3})(`{3,}+|~{3,}+)([^\n]*+)\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class MarkdownStream:
         self._source = ""
         self._fence: _Fence | None = None
         self._work = Work()
-        self._formulas = Formulas()
+        self._allowance = Allowance()
         self._rest = ""  # what follows where too much has been read
 
     def feed(self, text: str) -> Update:
@@ -52,7 +52,7 @@ class MarkdownStream:
         text, rest = self._work.take(text)
         update = self._feed(text)
         finished, opened = self._final(update.finished), self._passing(update.open)
-        if not self._work.is_done:
+        if not rest:
             return Update(finished, opened)
         finished += self._final(self._finish())
         update = self._feed_rest(rest)
@@ -60,10 +60,8 @@ class MarkdownStream:
 
     def finish(self) -> Update:
         """The reply is whole: what is open is finished."""
-        if self._work.is_done:
-            rest, self._rest = self._rest, ""
-            return Update(plain_blocks(rest) if rest else (), ())
-        return Update(self._final(self._finish()), ())
+        rest, self._rest = self._rest, ""
+        return Update(self._final(self._finish()) + (plain_blocks(rest) if rest else ()), ())
 
     def _feed(self, text: str) -> Update:
         self._source += text
@@ -110,12 +108,12 @@ class MarkdownStream:
 
     def _final(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
         """Blocks as they stay, counted."""
-        cells = sum(len(row) for block in blocks if isinstance(block, Table) for row in block.rows)
+        cells = sum(TABLE_CELLS + sum(map(len, block.rows)) for block in blocks if isinstance(block, Table))
         self._env[NUM_CELLS] = self._env.get(NUM_CELLS, 0) + cells
-        return _limited(blocks, self._formulas)
+        return _limited(blocks, self._allowance)
 
     def _passing(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-        return _limited(blocks, self._formulas.copy())
+        return _limited(blocks, self._allowance.copy())
 
     def _parse(self, source: str) -> list[Token]:
         self.num_parses += 1
@@ -179,8 +177,8 @@ def parse_markdown(text: str) -> tuple[Block, ...]:
     return update.finished + stream.finish().finished
 
 
-def _limited(blocks: tuple[Block, ...], formulas: Formulas) -> tuple[Block, ...]:
-    return tuple(short for block in blocks for short in shortened(formulas.limit(block)))
+def _limited(blocks: tuple[Block, ...], allowance: Allowance) -> tuple[Block, ...]:
+    return tuple(short for block in blocks for short in shortened(allowance.limit(block)))
 
 
 def _start_of_last_block(tokens: list[Token]) -> int | None:

@@ -22,6 +22,8 @@ from ui.transcript.block_marks import paint_marks
 from ui.transcript.link_question import LinkQuestion
 from ui.transcript.plain_text import document_text
 
+_UNPLACED_PX = 120  # a text this narrow has no place yet: laying it out would take its many lines, for nothing
+
 
 class FlowText(QTextBrowser):
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
@@ -79,6 +81,7 @@ class FlowText(QTextBrowser):
         return None
 
     def paintEvent(self, event: QPaintEvent) -> None:
+        self._lay_out_whole()
         super().paintEvent(event)
         painter = QPainter(self.viewport())
         paint_marks(painter, self.document(), self._tokens(), event.rect(), self.width())
@@ -138,7 +141,8 @@ class FlowText(QTextBrowser):
         document.setTextWidth(width)
         result = measure(document)
         document.setTextWidth(drawn)
-        self._lay_out_whole()
+        if drawn > _UNPLACED_PX:
+            self._lay_out_whole()
         return result
 
     def _lay_out_whole(self) -> None:

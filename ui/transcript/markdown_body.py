@@ -74,11 +74,12 @@ class MarkdownBody(QWidget):
 
     def _apply(self, update: Update) -> None:
         self._define_notes(update)
-        for block in update.finished:
-            if isinstance(block, Code):
-                self._append_code(block)
+        for is_code, blocks in groupby(update.finished, key=lambda block: isinstance(block, Code)):
+            if is_code:
+                for block in blocks:
+                    self._append_code(block)
             else:
-                self._append_prose(block)
+                self._append_prose(list(blocks))
         self._show_open(update.open)
 
     def _define_notes(self, update: Update) -> None:
@@ -90,7 +91,8 @@ class MarkdownBody(QWidget):
             if isinstance(part, ProsePart):
                 part.number_notes(defined)
 
-    def _append_code(self, code: Code) -> None:
+    def _append_code(self, code: Block) -> None:
+        assert isinstance(code, Code)
         if self._open and isinstance(self._open[0], CodeBlock):
             part = self._open.pop(0)
             assert isinstance(part, CodeBlock)
@@ -100,12 +102,13 @@ class MarkdownBody(QWidget):
         part.finish()
         self._finished.append(part)
 
-    def _append_prose(self, block: Block) -> None:
+    def _append_prose(self, blocks: list[Block]) -> None:
+        """At once: the document is laid out after each change."""
         last = self._finished[-1] if self._finished else None
         if not isinstance(last, ProsePart):
             last = self._insert(len(self._finished), self._new_prose(not self._finished))
             self._finished.append(last)
-        last.append_block(block)
+        last.append_blocks(blocks)
 
     def _show_open(self, blocks: Sequence[Block]) -> None:
         groups = [list(group) for _, group in groupby(blocks, key=lambda block: isinstance(block, Code) and id(block))]

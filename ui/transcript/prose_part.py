@@ -31,10 +31,10 @@ class ProsePart(FlowText):
         self._writer = self._new_writer()
         self._retranslate()
 
-    def append_block(self, block: Block) -> None:
-        self._blocks.append(block)
-        self._writer.write([block])
-        self._look_at([block])
+    def append_blocks(self, blocks: list[Block]) -> None:
+        self._blocks += blocks
+        self._writer.write(blocks)
+        self._look_at(blocks)
 
     def replace(self, blocks: list[Block]) -> None:
         if blocks != self._blocks:
