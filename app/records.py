@@ -31,13 +31,13 @@ _MOST = 2**53  # the largest count that JSON's numbers hold exactly
 
 def conversation_from(row: dict[str, Any], *, is_in_memory: bool) -> Conversation:
     return Conversation(
-        id=_text(row["id"]),
-        title=_text(row["title"]),
+        id=text_from(row["id"]),
+        title=text_from(row["title"]),
         created_at=time_from(row["created_at"]),
         updated_at=time_from(row["updated_at"]),
-        system_prompt=_text(row["system_prompt"]),
+        system_prompt=text_from(row["system_prompt"]),
         model=_text_or_none(row["model"]),
-        draft=Draft(_text(row["draft"]), attachments_from_json(row["draft_attachments"])),
+        draft=Draft(text_from(row["draft"]), attachments_from_json(row["draft_attachments"])),
         num_messages=row["num_messages"],
         is_pinned=bool(row["is_pinned"]),
         is_incognito=is_in_memory,
@@ -51,9 +51,9 @@ def message_from(row: dict[str, Any], parent_id: int | None, version: tuple[int,
     """`version` is (which, of how many), from 1; the parent is told, since the stored one may be gone."""
     return Message(
         id=row["id"],
-        conversation_id=_text(row["conversation_id"]),
+        conversation_id=text_from(row["conversation_id"]),
         role=_role(row),
-        text=_text(row["text"]),
+        text=text_from(row["text"]),
         created_at=time_from(row["created_at"]),
         state=_STATES.get(row["state"], MessageState.COMPLETE),
         token_ids=ids_from_blob(row["token_ids"]),
@@ -93,7 +93,7 @@ def _role(row: Mapping[str, Any]) -> Role:
     return Role.ASSISTANT if is_reply else Role.USER
 
 
-def _text(value: object) -> str:
+def text_from(value: object) -> str:
     """Text of a column; after damage it may be bytes, a number, or nothing."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
@@ -119,8 +119,8 @@ def attachments_from_json(text: object) -> tuple[Attachment, ...]:
     found = []
     for stored in _list(text):
         if isinstance(stored, dict) and isinstance(stored.get("name"), str) and isinstance(stored.get("text"), str):
-            size = stored.get("num_bytes")
-            num_bytes = size if _is_count(size) else len(stored["text"].encode(errors="replace"))
+            size: Any = stored.get("num_bytes")
+            num_bytes = int(size) if _is_count(size) else len(stored["text"].encode(errors="replace"))
             found.append(Attachment(stored["name"], stored["text"], num_bytes))
         else:
             _log.warning("An attachment cannot be read")

@@ -10,15 +10,17 @@ file. Ids tell which schema a row is in: `incognito-...`, and message ids from 2
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.database import Database, Migrations, make_private, open_database
-from app.errors import from_os_error, from_sqlite_error
+from app.errors import damaged, from_os_error, from_sqlite_error
 from app.history import well_formed
 from app.migrations import MIGRATIONS, check_readable, migrate, schema_version
 from app.store.incognito import SCHEMAS, attach_incognito, schema_of
@@ -26,6 +28,14 @@ from app.store.search_index import check_index, is_index_broken, rebuild_index
 
 IN_MEMORY = Path(":memory:")  # SQLite's own name for a database that no file holds
 _BUSY_TIMEOUT_S = 5.0
+_log = logging.getLogger(__name__)
+_TABLES = {
+    "folders": "id, name",
+    "conversations": "id, title, system_prompt, model, draft, created_at, updated_at, is_pinned, folder_id, options, "
+    "view_from, draft_attachments",
+    "messages": "id, conversation_id, role, text, state, created_at, token_ids, tokenizer_id, finish_reason, "
+    "statistics, model, parent_id, is_selected, attachments",
+}
 
 
 class StoreBase:
@@ -44,6 +54,7 @@ class StoreBase:
                     check_readable(path, supported_version=schema_version(migrations))
                 make_private(path)
             self._db = open_database(path, busy_timeout_s=_BUSY_TIMEOUT_S)
+            self._db.conn.text_factory = partial(str, encoding="utf-8", errors="replace")  # a bad byte costs itself
         try:
             with self._failures_told():
                 self._prepare(self._db, migrations)
@@ -79,7 +90,15 @@ class StoreBase:
         db.execute("PRAGMA synchronous = NORMAL")
         migrate(db, self._path, migrations)
         check_index(db)
-        attach_incognito(db)
+        try:
+            attach_incognito(db)
+            if migrations is MIGRATIONS:
+                for table, columns in _TABLES.items():
+                    db.execute(f"SELECT {columns} FROM main.{table} LIMIT 0")
+        except (RuntimeError, sqlite3.OperationalError) as error:
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
+                raise
+            raise damaged(self._path, "its tables are not those of Ember") from error
         db.execute("PRAGMA foreign_keys = ON")  # after migrating: a step may rebuild a table that others refer to
 
     def _query(self, sql: str, *values: object) -> list[dict[str, Any]]:
@@ -89,6 +108,18 @@ class StoreBase:
     def _rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         with self._failures_told():
             return self._open_db.execute(sql, values).fetchall()
+
+    def _salvage(self, table: str, condition: str = "true", *values: object) -> list[dict[str, Any]]:
+        """The rows that can be read around a damaged page: from the front up to it, and from the back; by `place`."""
+        found: dict[int, dict[str, Any]] = {}
+        for order in ("ASC", "DESC"):
+            sql = f"SELECT rowid AS place, * FROM {table} NOT INDEXED WHERE {condition} ORDER BY rowid {order}"
+            try:
+                for row in self._open_db.query(sql, values):
+                    found[row["place"]] = row
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                _log.error("A part of %s cannot be read: %s", table, error)
+        return [found[place] for place in sorted(found)]
 
     def _execute(self, sql: str, *values: object) -> int:
         """One statement; how many rows it changed."""
@@ -142,6 +173,8 @@ class StoreBase:
             raise from_sqlite_error(error, self._path) from error
         except OSError as error:
             raise from_os_error(error, self._path) from error
+        except UnicodeDecodeError as error:  # in a name of the schema, or in what SQLite says of it
+            raise damaged(self._path, "it is damaged") from error
 
 
 def now() -> str:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import unicodedata
 
 from app.conversation import Folder
-from app.errors import UnknownFolderError
+from app.errors import DamagedDatabaseError, UnknownFolderError
+from app.records import text_from
 from app.store.heads import ConversationHeads
 
 
 class Folders(ConversationHeads):
     def folders(self) -> list[Folder]:
         """By name; a name in decomposed Hangul stands where the composed one would."""
-        rows = self._query("SELECT id, name FROM main.folders ORDER BY id")
-        folders = [Folder(row["id"], row["name"]) for row in rows]
+        try:
+            rows = self._query("SELECT id, name FROM main.folders ORDER BY id")
+        except DamagedDatabaseError:
+            rows = self._salvage("main.folders")
+        folders = [Folder(row["id"], text_from(row["name"])) for row in rows]
         return sorted(folders, key=lambda folder: unicodedata.normalize("NFC", folder.name).casefold())
 
     def create_folder(self, name: str) -> Folder:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from app.conversation import ChatOptions, Conversation, Draft
-from app.errors import UnknownConversationError
+from app.errors import DamagedDatabaseError, UnknownConversationError
 from app.records import attachments_to_json, conversation_from, options_to_json
 from app.store.base import StoreBase, now
-from app.store.incognito import new_conversation_id, schema_of
+from app.store.incognito import SCHEMAS, new_conversation_id, schema_of
 from app.title import shortened
 
 _LONGEST_ECHO = 40
@@ -25,15 +25,17 @@ class ConversationHeads(StoreBase):
         `num_messages` counts the messages of all branches: that is a look into an index, the branch shown would be a
         walk for every row.
         """
-        found = [row for schema in ("main", "incognito") for row in self._query(_HEADS.format(schema=schema))]
-        order = {id(row): number for number, row in enumerate(found)}  # of two as new, the one made later comes first
-        found.sort(key=lambda row: (row["updated_at"], order[id(row)]), reverse=True)
-        return [self._head(row) for row in found]
+        found = [self._head(row) for schema in SCHEMAS for row in self._rows_of(schema) if isinstance(row["id"], str)]
+        found.reverse()  # of two as new, the one made later comes first
+        return sorted(found, key=lambda head: head.updated_at, reverse=True)
 
     def conversation(self, conversation_id: str) -> Conversation:
         """Raises UnknownConversationError."""
         heads = _HEADS.format(schema=schema_of(conversation_id))
-        rows = self._query(f"{heads} WHERE id = ?", conversation_id)
+        try:
+            rows = self._query(f"{heads} WHERE id = ?", conversation_id)
+        except DamagedDatabaseError:
+            rows = [row for row in self._rows_of(schema_of(conversation_id)) if row["id"] == conversation_id]
         if not rows:
             echo = shortened(conversation_id, _LONGEST_ECHO)
             raise UnknownConversationError(
@@ -98,7 +100,22 @@ class ConversationHeads(StoreBase):
     def pinned_ids(self) -> frozenset[str]:
         pinned = "SELECT id FROM {}.conversations WHERE is_pinned"
         rows = self._query(f"{pinned.format('main')} UNION ALL {pinned.format('incognito')}")
-        return frozenset(row["id"] for row in rows)
+        return frozenset(row["id"] for row in rows if isinstance(row["id"], str))
+
+    def _rows_of(self, schema: str) -> list[dict[str, Any]]:
+        """In the order in which they were made. Of a damaged table those that can be read."""
+        try:
+            return self._query(_HEADS.format(schema=schema))
+        except DamagedDatabaseError:
+            rows = self._salvage(f"{schema}.conversations")
+            return [row | {"num_messages": self._count(schema, row["id"])} for row in rows]
+
+    def _count(self, schema: str, conversation_id: str) -> int:
+        try:
+            rows = self._rows(f"SELECT count(*) FROM {schema}.messages WHERE conversation_id = ?", conversation_id)
+        except DamagedDatabaseError:
+            return 0
+        return int(rows[0][0])
 
     def _touch(self, conversation_id: str) -> None:
         self._change("conversations", conversation_id, updated_at=now())

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
 from app.conversation import Attachment, Message, MessageState
-from app.errors import UnknownMessageError
+from app.errors import DamagedDatabaseError, UnknownMessageError
 from app.message_tree import Link, MessageTree
-from app.records import attachments_to_json, ids_to_blob, message_from, statistics_to_json
+from app.records import attachments_to_json, ids_to_blob, message_from, statistics_to_json, text_from
 from app.store.base import as_list, now
 from app.store.folders import Folders
 from app.store.incognito import schema_of
 from engine.protocol.commands import Role
 from engine.protocol.events import FinishReason, TurnStatistics
+
+_log = logging.getLogger(__name__)
 
 
 class _Place(Enum):
@@ -28,20 +31,30 @@ class Messages(Folders):
     def messages(self, conversation_id: str) -> list[Message]:
         """The branch shown, oldest first; none for an unknown conversation."""
         with self.transaction():  # another process may be writing: both looks have to see the same
-            tree = self._tree_of(conversation_id)
-            shown = tree.shown()
-            return self._messages(conversation_id, tree, only=None if len(shown) == len(tree) else shown)
+            try:
+                tree = self._tree_of(conversation_id)
+                shown = tree.shown()
+                return self._messages(conversation_id, tree, only=None if len(shown) == len(tree) else shown)
+            except DamagedDatabaseError:
+                tree, found = self._salvaged(conversation_id)
+                return [found[known] for known in tree.shown()]
 
     def tree(self, conversation_id: str) -> list[Message]:
         """Every message of every branch, by id."""
         with self.transaction():
-            return self._messages(conversation_id, self._tree_of(conversation_id))
+            try:
+                return self._messages(conversation_id, self._tree_of(conversation_id))
+            except DamagedDatabaseError:
+                return list(self._salvaged(conversation_id)[1].values())
 
     def message(self, message_id: int) -> Message:
         """Raises UnknownMessageError."""
         with self.transaction():
             conversation_id, tree = self._around(message_id)
-            return self._messages(conversation_id, tree, only=[message_id])[0]
+            found = self._messages(conversation_id, tree, only=[message_id])
+            if not found:
+                raise unknown_message(message_id)
+            return found[0]
 
     def versions(self, message_id: int) -> list[int]:
         """The ids of the siblings, itself included, oldest first. Raises UnknownMessageError."""
@@ -154,20 +167,32 @@ class Messages(Folders):
         many. Their text stays.
 
         Their token ids are dropped: the ids may run ahead of the text by half a character, and the text is the truth.
+        A damaged database opens all the same.
         """
-        return self._execute(
-            "UPDATE main.messages SET state = ?, finish_reason = ?, token_ids = NULL, tokenizer_id = NULL "
-            "WHERE state = ?",
-            MessageState.COMPLETE.value,
-            FinishReason.CANCELLED.value,
-            MessageState.STREAMING.value,
-        )
+        try:
+            with self.transaction():
+                sql = "SELECT id, text FROM main.messages WHERE state = ?"
+                rows = self._rows(sql, MessageState.STREAMING.value)
+                for known, text in rows:
+                    self._change(
+                        "messages",
+                        known,
+                        state=MessageState.COMPLETE.value,
+                        finish_reason=FinishReason.CANCELLED.value,
+                        token_ids=None,
+                        tokenizer_id=None,
+                        text=text_from(text),  # as it was read: the search index takes no bytes that are no text
+                    )
+        except DamagedDatabaseError as error:
+            _log.error("Replies that were interrupted cannot be closed: %s", error)
+            return 0
+        return len(rows)
 
     def _tree_of(self, conversation_id: str) -> MessageTree:
         """Read from an index alone: the texts are not touched."""
         table = f"{schema_of(conversation_id)}.messages"
         rows = self._rows(f"SELECT id, parent_id, is_selected FROM {table} WHERE conversation_id = ?", conversation_id)
-        return MessageTree(Link(known, parent_id, is_selected == 1) for known, parent_id, is_selected in rows)
+        return MessageTree(_link(*row) for row in rows)
 
     def _around(self, message_id: int) -> tuple[str, MessageTree]:
         """The conversation of a message and its tree. Raises UnknownMessageError."""
@@ -179,7 +204,10 @@ class Messages(Folders):
     def _next_message_id(self, conversation_id: str) -> int:
         """The id that the next message there gets; within a transaction, that many may be given from it on."""
         rows = self._rows(f"SELECT seq FROM {schema_of(conversation_id)}.sqlite_sequence WHERE name = 'messages'")
-        return int(rows[0][0]) + 1 if rows else 1
+        if rows and isinstance(rows[0][0], int):
+            return rows[0][0] + 1
+        rows = self._rows(f"SELECT max(id) FROM {schema_of(conversation_id)}.messages")
+        return int(rows[0][0] or 0) + 1
 
     def _conversation_of(self, message_id: int) -> str | None:
         rows = self._query(f"SELECT conversation_id FROM {schema_of(message_id)}.messages WHERE id = ?", message_id)
@@ -194,7 +222,14 @@ class Messages(Folders):
             rows = self._query(f"SELECT * FROM {table} WHERE id IN (SELECT value FROM json_each(?))", as_list(only))
         versions = tree.versions()
         rows.sort(key=lambda row: int(row["id"]))
-        return [message_from(row, tree.parent(row["id"]), versions[row["id"]]) for row in rows]
+        return [message_from(row, tree.parent(row["id"]), versions[row["id"]]) for row in rows if row["id"] in versions]
+
+    def _salvaged(self, conversation_id: str) -> tuple[MessageTree, dict[int, Message]]:
+        """What can be read of a conversation in a damaged file, by id."""
+        rows = self._salvage(f"{schema_of(conversation_id)}.messages", "conversation_id = ?", conversation_id)
+        tree = MessageTree(_link(row["id"], row["parent_id"], row["is_selected"]) for row in rows)
+        versions = tree.versions()
+        return tree, {row["id"]: message_from(row, tree.parent(row["id"]), versions[row["id"]]) for row in rows}
 
     def _select(self, conversation_id: str, siblings: list[int], chosen: int | None, tree: MessageTree) -> None:
         """Mark one of the siblings, and no other; written only where that is not so already."""
@@ -211,6 +246,12 @@ class Messages(Folders):
         conversation_id = self._conversation_of(message_id)
         if conversation_id is not None:
             self._touch(conversation_id)
+
+
+def _link(known: int, parent_id: object, is_selected: object) -> Link:
+    """A parent that is no id is one that is gone."""
+    is_id = parent_id is None or isinstance(parent_id, int)
+    return Link(known, parent_id if is_id else -1, is_selected == 1)  # type: ignore[arg-type]
 
 
 def unknown_message(message_id: int) -> UnknownMessageError:

@@ -11,6 +11,7 @@ from itertools import islice
 from app.conversation import SearchHit
 from app.excerpt import excerpt_of
 from app.folding import fold
+from app.records import text_from
 from app.search_words import words_of
 from app.store.base import as_list
 from app.store.copies import Copies
@@ -62,10 +63,11 @@ class Search(Copies):
             for schema in SCHEMAS:
                 ids = as_list(known for _, known, _ in found if known is not None and schema_of(known) == schema)
                 sql = f"SELECT id, text FROM {schema}.messages WHERE id IN (SELECT value FROM json_each(?))"
-                texts.update(self._open_db.execute(sql, [ids]).fetchall())
+                texts.update((known, text_from(text)) for known, text in self._open_db.execute(sql, [ids]))
         return [
             SearchHit(conversation_id, known, *excerpt_of(title if known is None else texts[known], words.all))
             for conversation_id, known, title in found
+            if known is None or known in texts
         ]
 
     def _found(self, words: _Words) -> Iterator[tuple[str, int | None, str]]:
@@ -75,7 +77,10 @@ class Search(Copies):
         """
         indexed = {schema: self._indexed(schema, words.long) for schema in SCHEMAS} if words.long else None
         newest = self._open_db.execute(f"{_NEWEST} ORDER BY updated_at DESC, id DESC").fetchall()
-        for conversation_id, title, _ in newest:
+        for conversation_id, stored_title, _ in newest:
+            if not isinstance(conversation_id, str):
+                continue
+            title = text_from(stored_title)
             if title and _holds(fold(title), words.all):
                 yield conversation_id, None, title
             schema = schema_of(conversation_id)

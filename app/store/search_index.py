@@ -76,7 +76,9 @@ def _is_in_step(db: Database) -> bool:
         newest = db.execute(
             "SELECT rowid, substr(text, 1, ?) FROM main.message_index ORDER BY rowid DESC LIMIT 1", [TERM]
         ).fetchall()
-        return bool(counts and ends) and all(len(term) < TERM or _finds(db, rowid, term) for rowid, term in newest)
+        return bool(counts and ends) and all(
+            not isinstance(term, str) or len(term) < TERM or _finds(db, rowid, term) for rowid, term in newest
+        )
 
 
 def _finds(db: Database, rowid: int, word: str) -> bool:
