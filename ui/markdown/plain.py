@@ -11,7 +11,7 @@ _LONGEST_PARAGRAPH = 8000  # characters; a longer one is drawn as several
 _PIECE = 1000
 _MOST_FORMULAS = 200  # of a reply
 _MOST_CODES = 100
-_MOST_LATEX = 12_000  # characters of all of them
+_MOST_LATEX = 8_000  # characters of all of them
 
 
 def plain_blocks(text: str) -> tuple[Block, ...]:
