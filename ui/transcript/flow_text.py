@@ -81,7 +81,6 @@ class FlowText(QTextBrowser):
         return None
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        self._lay_out_whole()
         super().paintEvent(event)
         painter = QPainter(self.viewport())
         paint_marks(painter, self.document(), self._tokens(), event.rect(), self.width())
