@@ -409,7 +409,8 @@ class ConversationBlocks:
 class BlocksReported:
     """The answer to `ReportBlocks`: conversations in memory, most recent first, then those on disk only.
 
-    Numbers that `CacheReported` has as well are the same there. Above `high_water_bytes` room is made, down to `low_water_bytes`.
+    Numbers that `CacheReported` has as well are the same there. Above `high_water_bytes` room is made, down to
+    `low_water_bytes`.
     """
 
     request_id: str

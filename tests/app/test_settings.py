@@ -272,7 +272,7 @@ def test_the_window_is_scaled_before_qt_begins(tmp_path, stored, before, after):
 
 
 @pytest.mark.parametrize("model", ["~nobodyx/..", "~nobodyx", "a\x00b"])
-def test_a_model_at_an_odd_path_is_a_model_that_is_not_there(data_dir: Path, model: str) -> None:
+def test_a_model_at_an_odd_path_is_a_model_that_is_not_there(data_dir, model):
     from app.model_library import ModelLibrary
     from engine.protocol.errors import ModelNotFoundError
 

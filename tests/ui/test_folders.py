@@ -21,6 +21,7 @@ from app.errors import AppError, UnknownConversationError, UnknownFolderError
 from app.settings import Settings
 from engine.protocol.commands import Role
 from tests.ui.chats import row, titles
+from tests.ui.conftest import OpenDesk
 from tests.ui.fakes import FakeEngine
 from ui.chat_controller import ChatController
 from ui.conversation_changes import ConversationChanges

@@ -491,8 +491,9 @@ def test_a_flush_is_drawn_once_and_the_next_waits_for_its_time(transcript: Trans
         transcript.append_text("y = 2\n")
         QCoreApplication.processEvents()
     transcript.removeEventFilter(watcher)
-    assert 1 <= live.num_flushes - flushed <= 15
-    assert len(drawn) <= 15 + 1
+    flushes = live.num_flushes - flushed
+    assert 1 <= flushes <= 15
+    assert len(drawn) <= 2 * flushes + 2  # far fewer than texts that arrived: some thousands
     transcript.finish_live(None, None, FinishReason.STOP)
 
 
