@@ -489,11 +489,11 @@ def test_a_flush_is_drawn_once_and_the_next_waits_for_its_time(transcript: Trans
     started, flushed = perf_counter(), live.num_flushes
     while perf_counter() - started < 0.5:
         transcript.append_text("y = 2\n")
-        QCoreApplication.processEvents()
+        qtbot.wait(2)  # some hundred texts a second
     transcript.removeEventFilter(watcher)
-    flushes = live.num_flushes - flushed
-    assert 1 <= flushes <= 15
-    assert len(drawn) <= 2 * flushes + 2  # far fewer than texts that arrived: some thousands
+    seconds = perf_counter() - started
+    assert 1 <= live.num_flushes - flushed <= 30 * seconds + 1
+    assert len(drawn) <= 30 * seconds + 2
     transcript.finish_live(None, None, FinishReason.STOP)
 
 
