@@ -116,7 +116,7 @@ def test_cache_on_and_off_is_shown_and_saved_as_it_was_measured(real: RealLab, q
 
 @pytest.mark.parametrize(
     ("name", "context"),
-    [(BenchName.LOOP, None), (BenchName.MEMORY, 1024), (BenchName.HEADS, 512), (BenchName.SHARED_PREFIX, 128)],
+    [(BenchName.LOOP, None), (BenchName.MEMORY, 1024)],
 )
 def test_what_an_experiment_tells_is_what_the_window_knows_how_to_show(
     real: RealLab, qtbot: QtBot, name: BenchName, context: int | None
