@@ -93,9 +93,9 @@ def test_quantized_weights_load_reply_and_resume_and_never_take_a_16_bit_snapsho
     assert resumed["prefilled_tokens"] < 20
 
 
-def test_eight_kills_in_the_middle_of_a_reply_lose_nothing_that_was_said(ember: Ember) -> None:
+def test_twenty_kills_in_the_middle_of_a_reply_lose_nothing_that_was_said(ember: Ember) -> None:
     chat = ember.ask("Let us begin.", "--new", tokens=2)["conversation_id"]
-    for count, round_ in enumerate(range(12, 20)):  # stories that the model takes long to tell
+    for round_ in range(20):
         process = ember.start(
             "ask", "--conversation", chat, "--greedy", "--max-new-tokens", "400", f"Tell me story number {round_}."
         )
@@ -106,11 +106,11 @@ def test_eight_kills_in_the_middle_of_a_reply_lose_nothing_that_was_said(ember: 
         messages = json.loads(ember.run("show", chat, "--json"))["messages"]
         questions = [message["text"] for message in messages if message["role"] == "user"]
         assert questions[-1] == f"Tell me story number {round_}."
-        assert len(questions) == count + 2
+        assert len(questions) == round_ + 2
     after = ember.ask("Are you still there?", "--conversation", chat)
     assert after["reply"]
     replies = [m for m in json.loads(ember.run("show", chat, "--json"))["messages"] if m["role"] == "assistant"]
-    assert len(replies) == 10
+    assert len(replies) == 22
     assert after["miss_code"] == "not_saved"  # what the killed processes had read is read again, and said so
     assert after["reused_tokens"] > 20  # the snapshot of the first turn outlived every kill
 
