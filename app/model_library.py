@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.errors import from_os_error
+from app.atomic_file import write_json
 from app.hub import fetch, is_hub_id
 from app.model_config import ModelConfig, read_model_config
 from app.model_loads import LoadRecord, ModelLoads
@@ -126,15 +126,7 @@ class ModelLibrary:
             return {}
 
     def _save(self, models: dict[str, Path]) -> None:
-        path = self._paths.models_file
-        temporary = path.with_name(path.name + ".new")
-        content = {"models": {name: str(model) for name, model in models.items()}}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(content, indent=2), encoding="utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            raise from_os_error(error, path) from error
+        write_json(self._paths.models_file, {"models": {name: str(model) for name, model in models.items()}})
 
     def _entry(self, name: str, path: Path) -> ModelEntry:
         config = (read_model_config(path) if path.is_dir() else None) or ModelConfig()

@@ -296,8 +296,11 @@ class MainWindow(QMainWindow):
 
     def _reopened(self) -> str:
         """The chat to begin with next time: "" for one that is gone by then."""
-        current = self.controller.current or ""
-        return "" if current.startswith("incognito") else current
+        current = self.controller.current
+        try:
+            return "" if current is None or self._store.conversation(current).is_incognito else current
+        except AppError:
+            return ""
 
     def _use_send_key(self, settings: Settings) -> None:
         self.page.composer.set_send_key(settings.send_with)

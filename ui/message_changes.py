@@ -17,8 +17,8 @@ from app.store.removal import Removed
 from engine.protocol.commands import Role
 from ui.chat_controller import ChatController
 from ui.sidebar.row_words import title_words
-from ui.sidebar.undo_bar import UndoBar
 from ui.transcript.transcript import Transcript
+from ui.undo_bar import UndoBar
 
 _MOST_KEPT = 50  # deletions that can be undone
 

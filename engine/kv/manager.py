@@ -376,10 +376,6 @@ class CacheManager:
             self.drop(key)
         self.persistence.writer.delete_conversation(conversation_id)
 
-    def forget_compressed(self, conversation_id: str) -> None:
-        """Leave only what is on disk in full precision: the next activation begins with it. Raises OSError."""
-        self.persistence.compressed.forget(conversation_id)
-
     def drop(self, conversation_id: str) -> None:
         """Free a conversation's memory; what is on disk stays."""
         resident = self._residents.pop(conversation_id, None)

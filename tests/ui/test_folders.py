@@ -23,15 +23,15 @@ from engine.protocol.commands import Role
 from tests.ui.chats import row, titles
 from tests.ui.conftest import OpenDesk
 from tests.ui.fakes import FakeEngine
+from ui import announce
 from ui.chat_controller import ChatController
 from ui.conversation_changes import ConversationChanges
 from ui.live_replies import LiveReplies
-from ui.sidebar import announce
 from ui.sidebar.conversation_list import ConversationList
 from ui.sidebar.conversation_model import CHATS_MIME
 from ui.sidebar.deletions import Deletions
-from ui.sidebar.undo_bar import UndoBar
 from ui.theme import Theme
+from ui.undo_bar import UndoBar
 
 
 @dataclass

@@ -5,9 +5,9 @@ from __future__ import annotations
 from PySide6.QtCore import QEvent
 from PySide6.QtWidgets import QWidget
 
+from ui.announce import announce
 from ui.composer.cost_words import Cost
 from ui.composer.hint_line import HintLine
-from ui.sidebar.announce import announce
 
 
 class ComposerHint(HintLine):

@@ -164,12 +164,6 @@ class MeterReading:
         total, free = self._memory()
         return numbers.size_of(total - free, total)
 
-    def memory_fraction(self) -> float | None:
-        if self.memory is None:
-            return None
-        total, free = self._memory()
-        return (total - free) / total if total else None
-
     def memory_tooltip(self) -> str:
         if self.memory is None:
             return ""

@@ -21,8 +21,8 @@ from ui.sidebar.search_field import SearchField
 from ui.sidebar.search_results import SearchResults
 from ui.sidebar.search_room import Search, SearchRoom, search_titles
 from ui.sidebar.told_bar import ToldBar
-from ui.sidebar.undo_bar import UndoBar
 from ui.theme import Theme
+from ui.undo_bar import UndoBar
 
 _WIDTH = 264
 _NARROW_WIDTH = 208

@@ -15,7 +15,7 @@ from ui import numbers
 from ui.chat_controller import ChatController
 from ui.live_replies import LiveReplies
 from ui.sidebar.row_words import title_words
-from ui.sidebar.undo_bar import UndoBar
+from ui.undo_bar import UndoBar
 
 _LONGEST_TITLE = 40
 

@@ -9,7 +9,7 @@ from PySide6.QtCore import QAbstractListModel, QEvent, QModelIndex, QObject, QPe
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QLabel, QListView, QVBoxLayout, QWidget
 
-from ui.sidebar.announce import announce
+from ui.announce import announce
 from ui.sidebar.row_words import chats_words, title_words
 from ui.sidebar.search_delegate import SearchDelegate
 from ui.sidebar.search_field import takes_escape

@@ -8,7 +8,7 @@ from PySide6.QtCore import QEvent, Qt, QTimer, Signal, Slot
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
 
 from ui import numbers
-from ui.sidebar.announce import announce
+from ui.announce import announce
 
 UNDO_MS = 7000
 
