@@ -21,7 +21,7 @@ from app.paths import resources_dir
 from engine.protocol.commands import Role
 from tests.ui.chats import chat, titles
 from tests.ui.conftest import Desk, OpenDesk
-from ui.sidebar import announce
+from ui import announce
 from ui.sidebar.conversation_list import ConversationList
 from ui.sidebar.search_field import DEBOUNCE_MS
 from ui.sidebar.search_room import REFRESH_MS
