@@ -272,6 +272,8 @@ def test_a_window_at_rest_lays_nothing_out(open_desk: OpenDesk, num_turns: int) 
     desk = open_desk(fill=lambda desk: desk.add_conversation("chat", num_turns), reopens=True)
     transcript = desk.window.page.transcript
     desk.qtbot.waitUntil(lambda: transcript.num_built > 0 and not transcript.is_building)
+    desk.qtbot.waitUntil(lambda: not desk.window.meter._timer.isActive())  # what the load told is drawn: now it rests
+    desk.settle()
 
     class Watcher(QObject):
         seen: ClassVar[list[str]] = []
