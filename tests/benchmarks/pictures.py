@@ -12,10 +12,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QImage
 
 SHOTS = (("en", "light", "1"), ("ko", "dark", "1"), ("en", "dark", "1.25"), ("en", "light", "2"))
 _WIDEST_PX = 1280
+_MOST_COLOURS = 256
 _PLAN = r"""## Day one: caves and warm soup
 
 - **Manjanggul** stays dry whatever the sky does; an hour is enough.
@@ -46,7 +50,7 @@ _PLAN_KO = r"""## 첫째 날: 동굴과 따뜻한 국
 """
 
 
-class _Waiting:
+class Waiting:
     """What the tests' `Program` wants of pytest-qt."""
 
     def waitUntil(self, is_so: Callable[[], bool], timeout: int = 120_000) -> None:  # noqa: N802 - pytest-qt's name
@@ -67,7 +71,6 @@ class _Waiting:
 
 def take(folder: Path, language: str, theme: str, scale: str) -> None:
     """The pictures of one language, theme and scale; in a process of its own, since Qt scales once."""
-    from PySide6.QtCore import Qt
     from PySide6.QtWidgets import QApplication, QWidget
 
     from app.paths import DataPaths
@@ -77,7 +80,7 @@ def take(folder: Path, language: str, theme: str, scale: str) -> None:
     from tests.end_to_end.test_window import Program
 
     application = QApplication.instance() or QApplication([])
-    waiting = _Waiting()
+    waiting = Waiting()
     name = f"{language}_{theme}" + ("" if scale == "1" else f"_{float(scale) * 100:.0f}")
 
     def keep(widget: QWidget, what: str) -> None:
@@ -85,7 +88,7 @@ def take(folder: Path, language: str, theme: str, scale: str) -> None:
         picture = widget.grab().toImage()
         if picture.width() > _WIDEST_PX:
             picture = picture.scaledToWidth(_WIDEST_PX, Qt.TransformationMode.SmoothTransformation)
-        _in_few_colours(picture).save(str(folder / f"{what}_{name}.png"))
+        in_few_colours(picture).save(str(folder / f"{what}_{name}.png"))
 
     with tempfile.TemporaryDirectory() as data:
         paths = DataPaths(Path(data))
@@ -155,15 +158,17 @@ def take(folder: Path, language: str, theme: str, scale: str) -> None:
     application.processEvents()
 
 
-def _in_few_colours(picture: Any) -> Any:
-    """In the 256 colours that it has most of: a quarter of the size, and nothing that is seen changes."""
-    import numpy as np
-    from PySide6.QtCore import Qt
-    from PySide6.QtGui import QImage
-
+def in_few_colours(picture: QImage) -> QImage:
+    """In 256 colours, a quarter of the size: near ones count as one, so that a rare hue keeps its own."""
     whole = picture.convertToFormat(QImage.Format.Format_RGB32)
     colours, counts = np.unique(np.frombuffer(whole.constBits(), np.uint32), return_counts=True)
-    table = [int(colour) for colour in colours[np.argsort(-counts)][:256]]
+    order = np.argsort(-counts)
+    near = colours[order] & 0x00F0F0F0  # of those alike in their upper bits the most frequent one stands for all
+    _, first = np.unique(near, return_index=True)
+    firsts = np.sort(first)[:_MOST_COLOURS]
+    others = np.setdiff1d(order, order[firsts], assume_unique=True)
+    others = others[np.argsort(-counts[others])][: _MOST_COLOURS - len(firsts)]
+    table = [int(colour) for colour in (*colours[order][firsts], *colours[others])]
     return whole.convertToFormat(QImage.Format.Format_Indexed8, table, Qt.ImageConversionFlag.AvoidDither)
 
 
