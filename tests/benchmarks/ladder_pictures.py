@@ -22,13 +22,6 @@ _TITLES = {
         "Reading: attention",
         "Soup",
     ),
-        "The ferry's winter",
-        "Three rainy days in Jeju",
-        "Tax letter",
-        "Rust lifetimes",
-        "Reading: attention",
-        "Soup",
-    ),
     "ko": ("겨울 여객선", "비 오는 제주 사흘", "세금 편지", "러스트 수명", "어텐션 논문 읽기", "국 끓이기"),
 }
 
