@@ -9,7 +9,7 @@ from app.conversation_store import ConversationStore
 from app.errors import UserError
 from app.exchange.ember_json import export_json
 from app.exchange.export_file import write_export
-from app.exchange.html_export import export_html_page
+from app.exchange.html_export import export_html
 from app.exchange.import_file import import_file
 from app.exchange.markdown_export import export_markdown
 
@@ -37,7 +37,7 @@ def _exported(store: ConversationStore, ids: list[str], form: str) -> str:
         return export_json(store, ids)
     chats = [(store.conversation(chat), store.messages(chat)) for chat in ids]
     if form == "html":
-        return export_html_page(chats)
+        return export_html(chats)
     return "\n".join(export_markdown(chat, messages) for chat, messages in chats)
 
 

@@ -41,16 +41,11 @@ section + section { border-top: 1px solid var(--line); margin-top: 3rem; }
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def export_html(conversation: Conversation, messages: Sequence[Message], names: Names = Names()) -> str:  # noqa: B008 (frozen)
-    """`messages`: the branch shown, oldest first."""
-    return export_html_page([(conversation, messages)], names)
-
-
-def export_html_page(
+def export_html(
     chats: Sequence[tuple[Conversation, Sequence[Message]]],
     names: Names = Names(),  # noqa: B008 (frozen)
 ) -> str:
-    """Several conversations below each other."""
+    """Each with the messages of the branch shown, oldest first; below each other on one page."""
     title = names.title(chats[0][0]) if len(chats) == 1 else "Ember"
     body = "\n".join(_section(chat, messages, names) for chat, messages in chats)
     return f"""<!DOCTYPE html>

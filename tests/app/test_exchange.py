@@ -27,7 +27,7 @@ from app.exchange.failures import (
     ImportUnknownFormatError,
     ImportUnreadableError,
 )
-from app.exchange.html_export import export_html, export_html_page
+from app.exchange.html_export import export_html
 from app.exchange.import_file import ImportResult, import_file
 from app.exchange.markdown_export import export_markdown
 from app.exchange.names import Names
@@ -587,7 +587,7 @@ EVIL = (
 
 
 def test_a_page_runs_nothing_fetches_nothing_and_shows_markup_as_text(store):
-    page = export_html(*chat_of(store, EVIL, EVIL, title=EVIL, system_prompt=EVIL))
+    page = export_html([chat_of(store, EVIL, EVIL, title=EVIL, system_prompt=EVIL)])
     parsed = Page(page)
     assert {tag for tag, _ in parsed.tags} <= {
         *("html", "head", "meta", "title", "style", "body", "section", "article", "h1", "h2", "p", "time", "a", "code"),
@@ -607,7 +607,7 @@ def test_a_page_runs_nothing_fetches_nothing_and_shows_markup_as_text(store):
 
 def test_a_page_reads_well_in_light_and_dark_and_in_korean(store):
     chat, messages = chat_of(store, "첫 줄\n둘째 줄", "# 제목\n\n**굵게**\n\n- 하나\n- 둘")
-    page = export_html(chat, messages, Names(user="나", language="ko"))
+    page = export_html([(chat, messages)], Names(user="나", language="ko"))
     assert '<html lang="ko">' in page
     assert "prefers-color-scheme: dark" in page
     assert "Noto Sans KR" in page
@@ -617,7 +617,7 @@ def test_a_page_reads_well_in_light_and_dark_and_in_korean(store):
 
 
 def test_several_conversations_make_one_page(store):
-    page = export_html_page([chat_of(store, "one", title="First"), chat_of(store, "two", title="")])
+    page = export_html([chat_of(store, "one", title="First"), chat_of(store, "two", title="")])
     assert page.count("<section>") == 2
     assert "<title>Ember</title>" in page
     assert "Untitled" in page

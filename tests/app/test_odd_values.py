@@ -129,7 +129,7 @@ def test_extreme_times_in_a_file_are_moved_to_where_every_zone_has_days(store, t
     (chat,) = store.conversations()
     heading_of(chat.updated_at, datetime.now(UTC).date())
     messages = store.messages(chat.id)
-    assert export_html(chat, messages)
+    assert export_html([(chat, messages)])
     assert export_markdown(chat, messages)
     assert {1970 <= each.astimezone().year <= 2200 for each in (chat.created_at, messages[0].created_at)} == {True}
 

@@ -16,7 +16,7 @@ from app.conversation_store import ConversationStore
 from app.errors import AppError
 from app.exchange.ember_json import export_json
 from app.exchange.export_file import write_export
-from app.exchange.html_export import export_html_page
+from app.exchange.html_export import export_html
 from app.exchange.import_file import ImportResult
 from app.exchange.markdown_export import export_markdown
 from app.exchange.names import Names
@@ -149,7 +149,7 @@ class ExchangeActions(QObject):
         names = self._names()
         chats = [(self._store.conversation(one), self._store.messages(one)) for one in ids]
         if file_format == "html":
-            return export_html_page(chats, names)
+            return export_html(chats, names)
         return "\n---\n\n".join(export_markdown(chat, messages, names) for chat, messages in chats)
 
     def _names(self) -> Names:
