@@ -14,8 +14,9 @@ from app.conversation import Conversation
 from app.conversation_store import ConversationStore
 from app.errors import EmptyMessageError, EngineFailedError, InterruptedCallError, UnknownConversationError, UserError
 from app.settings import Settings
+from engine.protocol.commands import Role
 from engine.protocol.config import GREEDY, Sampling, Weights
-from engine.protocol.errors import ModelError
+from engine.protocol.errors import ContextOverflowError, ModelError
 from engine.protocol.events import (
     Event,
     Failed,
@@ -45,6 +46,7 @@ class _Turn:
     has_text: bool = False
     is_reader_gone: bool = False
     is_incognito: bool = False
+    is_new: bool = False  # of a chat begun for it
     pressure: list[PressureActed] = field(default_factory=list)
 
     @property
@@ -77,6 +79,7 @@ def ask(call: Call) -> int:
     with call.incognito_store() if is_incognito else call.own_store() as store:
         settings = call.settings()
         conversation, system_prompt = _choose(call, store)
+        is_new = conversation is None and (call.arguments.new or bool(system_prompt))
         model = call.arguments.model or (conversation.model if conversation else None) or settings.model
         path = call.library().resolve(model)
         weights = Weights(call.arguments.weights) if call.arguments.weights else settings.weights
@@ -94,8 +97,10 @@ def ask(call: Call) -> int:
                     sampling=_sampling(call, settings),
                     max_new_tokens=call.arguments.max_new_tokens,
                 )
-            turn = _Turn(request_id, is_incognito=is_incognito)
+            turn = _Turn(request_id, is_incognito=is_incognito, is_new=is_new)
             _follow(call, run, turn, load_id, conversation.id)
+            if is_new and turn.failed is not None and not _has_reply(store, conversation.id):
+                run.session.delete(conversation.id)
         for event in run.late_events:
             turn.take(event)
         return _tell(call, run, turn, conversation.id, store)
@@ -152,7 +157,7 @@ def _tell(call: Call, run: EngineRun, turn: _Turn, conversation_id: str, store: 
     if turn.load_failed is not None:  # the reply has failed then too, but for no reason of its own
         raise ModelError(turn.load_failed.message)
     if turn.failed is not None:
-        raise EngineFailedError(turn.failed.code, turn.failed.message)
+        raise EngineFailedError(turn.failed.code, _failure_words(turn.failed, is_new=turn.is_new))
     if turn.finished is None:
         kept = "nothing is kept" if turn.is_incognito else f"the message is kept in {conversation_id}"
         raise InterruptedCallError(f"Interrupted before the reply; {kept}.")
@@ -172,6 +177,20 @@ def _tell(call: Call, run: EngineRun, turn: _Turn, conversation_id: str, store: 
     if turn.is_reader_gone:
         raise BrokenPipeError
     return _code(run, turn)
+
+
+def _failure_words(failed: Failed, *, is_new: bool) -> str:
+    """One sentence. A chat that has only just begun is too long for what this call gave it."""
+    if not is_new or failed.code != ContextOverflowError.code or "prompt_tokens" not in failed.params:
+        return failed.message
+    num_tokens, longest = int(failed.params["prompt_tokens"]), int(failed.params["context_length"])
+    given = f"The message and the system prompt have {num_tokens:,} tokens together"
+    return f"{given}, but the model reads at most {longest:,}; shorten them."
+
+
+def _has_reply(store: ConversationStore, conversation_id: str) -> bool:
+    """False: a turn that was refused. A chat begun for it alone goes with it."""
+    return any(message.role is Role.ASSISTANT for message in store.messages(conversation_id))
 
 
 def _title(store: ConversationStore, conversation_id: str) -> str | None:

@@ -292,6 +292,34 @@ def test_a_message_longer_than_the_context_ends_with_2_and_becomes_the_draft(emb
     assert "[draft]\nHello\n" in ember("show", conversation["id"]).out
 
 
+TOO_LONG = ContextOverflowError("Too long; start a new chat.", prompt_tokens="9000", context_length="8192")
+
+
+@pytest.mark.parametrize("arguments", [("--new",), ("--new", "--system", "Be brief."), ("--system", "Be brief.")])
+@pytest.mark.parametrize(
+    ("code", "words", "script"),
+    [
+        (2, "have 9,000 tokens together, but the model reads at most 8,192; shorten them.", {"reply_error": TOO_LONG}),
+        (1, "The model failed; try again.", {"reply_error": GenerationError("The model failed; try again.")}),
+        (3, "cut short", {"load_error": ModelDamagedError("The weights are cut short; fetch them again.")}),
+    ],
+)
+def test_a_new_chat_whose_first_turn_is_refused_is_not_left_behind(ember, arguments, code, words, script):
+    kept = ember("ask", "--json", "Here before").content["conversation_id"]
+    told = ember("ask", *arguments, "Hello", parts=(), **script)
+    assert (told.code, told.out, words in told.sentence) == (code, "", True)
+    assert [one["id"] for one in ember("conversations", "--json").content["conversations"]] == [kept]
+    again = ember("ask", "--conversation", kept, "More", parts=(), **script)
+    assert (again.code, "together" in again.sentence) == (code, False)
+    assert [one["id"] for one in ember("conversations", "--json").content["conversations"]] == [kept]
+
+
+def test_a_new_chat_whose_first_reply_fails_in_the_middle_is_kept(ember):
+    told = ember("ask", "--new", "Hello", parts=("Half",), reply_error=GenerationError("The model failed; try again."))
+    assert (told.code, told.out) == (1, "Half")
+    assert ember.messages() == [("user", "Hello"), ("assistant", "Half")]
+
+
 def test_a_reply_that_fails_in_the_middle_is_kept_and_told(ember):
     told = ember("ask", "Hello", parts=("Half",), reply_error=GenerationError("The model failed; try again."))
     assert (told.code, told.out, told.sentence) == (1, "Half", "The model failed; try again.")
