@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.conversation import Attachment, Conversation, Message
+from app.conversation import Attachment, Conversation, Draft, Message
 from engine.protocol.commands import ChatMessage, Role
 
 _FENCE = re.compile(r"`{3,}")
@@ -62,6 +63,13 @@ def prompt_text(text: str, attachments: Sequence[Attachment]) -> str:
 def well_formed(text: str) -> str:
     """`text` without half characters (lone surrogates), which neither a database nor a tokenizer takes."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def well_formed_draft(draft: Draft) -> Draft:
+    attachments = tuple(
+        dataclasses.replace(one, name=well_formed(one.name), text=well_formed(one.text)) for one in draft.attachments
+    )
+    return Draft(well_formed(draft.text), attachments)
 
 
 def _fenced(attachment: Attachment) -> str:

@@ -1,4 +1,4 @@
-"""Which model is loaded, or on its way, and which one a conversation wants. Used by `app.chat_session` only."""
+"""Which model is loaded, or on its way, and which one a conversation wants. Used by the parts of `app.chat_session`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class ModelSwitch:
         self._find_model = find_model
         self._request_id: str | None = None
         self._path: Path | None = None
+
+    @property
+    def tokenizer_id(self) -> str | None:
+        return self.info.tokenizer_id if self.info else None
 
     @property
     def is_loading(self) -> bool:

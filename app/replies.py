@@ -1,4 +1,4 @@
-"""The replies being written and those that ended and are not stored yet. Used by `app.chat_session` only."""
+"""The replies being written and those that ended and are not stored yet. Used by the parts of `app.chat_session`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Replies:
     def __init__(
         self,
         store: ConversationStore,
-        on_storage_error: Callable[[StorageError], None] | None = None,
+        on_storage_error: Callable[[StorageError], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.on_storage_error = on_storage_error
+        self._on_storage_error = on_storage_error
         self._store = store
         self._clock = clock
         self._running: dict[str, Reply] = {}  # by request id, in the order they were asked for
@@ -35,9 +35,6 @@ class Replies:
 
     def of(self, conversation_id: str) -> Reply | None:
         return next((reply for reply in self._running.values() if reply.conversation_id == conversation_id), None)
-
-    def request(self, request_id: str) -> Reply | None:
-        return self._running.get(request_id)
 
     def take(self, event: TextArrived) -> None:
         """Keep new text, on disk about once a second."""
@@ -91,6 +88,6 @@ class Replies:
 
     def _tell(self, error: StorageError, reply: Reply) -> None:
         _log.error("Saving a reply of conversation %s failed: %s", reply.conversation_id, error)
-        if not reply.is_failure_told and self.on_storage_error is not None:
+        if not reply.is_failure_told:
             reply.is_failure_told = True
-            self.on_storage_error(error)
+            self._on_storage_error(error)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from app.conversation import Draft, Message
 from app.conversation_store import ConversationStore
-from app.history import History
 from engine.protocol.config import Sampling
 from engine.protocol.errors import ContextOverflowError
 from engine.protocol.events import Failed, Finished, FinishReason, TextArrived
@@ -28,7 +27,6 @@ class Reply:
     title_before: str = ""
     continues: bool = False
     tokenizer_id: str | None = None
-    history: History | None = None
     is_stopped: bool = False
     is_failure_told: bool = False
     saved_at: float | None = None

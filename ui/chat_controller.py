@@ -118,7 +118,7 @@ class ChatController(QObject):
                 conversation_id = self._session.new_conversation(is_incognito=self._is_new_incognito).id
                 self._current = conversation_id
                 self._keep_new_draft(Draft())
-            request_id = self._session.send(conversation_id, draft)
+            request_id = self._session.turns.send(conversation_id, draft)
         except AppError as error:
             self._page.composer.show_draft(draft, owner=self._owner)
             self._tell(conversation_id, error)

@@ -77,7 +77,7 @@ class ConversationChanges(QObject):
 
         def copy() -> str:
             title = title_words(self._store.conversation(conversation_id).title)
-            copied = self._session.fork(conversation_id)
+            copied = self._store.duplicate_conversation(conversation_id)
             self._store.set_title(copied.id, self.tr("{title} (copy)").format(title=title))
             return copied.id
 

@@ -78,7 +78,7 @@ class MainWindow(QMainWindow):
         self._meter_feed = MeterFeed(self.meter, self._live, self.sidebar.model.title_of)
         self.warmth = WarmthFeed(self.sidebar.model)
         self.controller = ChatController(session, store, self.page, self._meter_feed, self._live, self)
-        self.cost = CostFeed(session, self.page.composer, self)
+        self.cost = CostFeed(session.costs, self.page.composer, self)
         self.deletions = Deletions(session, store, bridge, self.controller, self._live, self.sidebar.undo_bar, self)
         self.changes = ConversationChanges(session, store, self.controller, self.sidebar, self)
         self.message_changes = MessageChanges(

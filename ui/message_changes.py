@@ -64,12 +64,12 @@ class MessageChanges(QObject):
     @Slot(object)
     def regenerate(self, message_id: int) -> None:
         with self._in_current() as conversation_id:
-            self._asked(conversation_id, self._session.regenerate(conversation_id, message_id))
+            self._asked(conversation_id, self._session.turns.regenerate(conversation_id, message_id))
 
     @Slot(object, str)
     def edit(self, message_id: int, text: str) -> None:
         with self._in_current() as conversation_id:
-            request_id = self._session.edit(conversation_id, message_id, text)
+            request_id = self._session.turns.edit(conversation_id, message_id, text)
             if request_id is None:
                 self._controller.refresh()
             else:
@@ -80,7 +80,7 @@ class MessageChanges(QObject):
     def continue_reply(self, message_id: int) -> None:
         with self._in_current() as conversation_id:
             before = self._store.message(message_id).text
-            self._asked(conversation_id, self._session.continue_reply(conversation_id), before)
+            self._asked(conversation_id, self._session.turns.continue_reply(conversation_id), before)
 
     @Slot(object, int)
     def step_version(self, message_id: int, step: int) -> None:
@@ -95,7 +95,7 @@ class MessageChanges(QObject):
     def fork(self, message_id: int) -> None:
         with self._in_current() as conversation_id:
             title = title_words(self._store.conversation(conversation_id).title)
-            copy = self._session.fork(conversation_id, message_id)
+            copy = self._store.duplicate_conversation(conversation_id, until=message_id)
             self._store.set_title(copy.id, self.tr("{title} (from here)").format(title=title))
             self.forked.emit(copy.id)
 
@@ -116,7 +116,7 @@ class MessageChanges(QObject):
         with self._in_current() as conversation_id:
             messages = self._store.messages(conversation_id)
             if messages:
-                self._asked(conversation_id, self._session.regenerate(conversation_id, messages[-1].id))
+                self._asked(conversation_id, self._session.turns.regenerate(conversation_id, messages[-1].id))
 
     @Slot()
     def undo_last(self) -> None:

@@ -91,7 +91,7 @@ def ask(call: Call) -> int:
                 if call.arguments.model:
                     is_name = any(entry.name == model for entry in call.library().models())
                     store.set_model(conversation.id, argument_text(model if is_name else str(path)))
-                request_id = run.session.send(
+                request_id = run.session.turns.send(
                     conversation.id,
                     text,
                     sampling=_sampling(call, settings),

@@ -23,13 +23,17 @@ def compress(call: Call) -> int:
     method = CompressMethod.STREAMING if arguments.forget_middle else CompressMethod.KVZIP
 
     def ask(run: EngineRun, conversation_id: str) -> str:
-        return run.session.compress(conversation_id, keep=arguments.keep / 100, method=method, is_int8=arguments.int8)
+        return run.session.cache.compress(
+            conversation_id, keep=arguments.keep / 100, method=method, is_int8=arguments.int8
+        )
 
     return _carry_out(call, ask, _compressed_words)
 
 
 def uncompress(call: Call) -> int:
-    return _carry_out(call, lambda run, conversation_id: run.session.undo_compression(conversation_id), _undone_words)
+    return _carry_out(
+        call, lambda run, conversation_id: run.session.cache.undo_compression(conversation_id), _undone_words
+    )
 
 
 def _carry_out(call: Call, ask: Callable[[EngineRun, str], str], words: Callable[[Compressed], str]) -> int:

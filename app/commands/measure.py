@@ -29,7 +29,7 @@ def verify(call: Call) -> int:
         model = call.arguments.model or conversation.model or call.settings().model
         with EngineRun(call, store) as run:
             run.load_now(call, model, _weights(call))
-            verified = run.answer(run.session.verify(conversation.id), Verified)
+            verified = run.answer(run.session.cache.verify(conversation.id), Verified)
     content = asdict(verified)
     del content["request_id"]
     if call.arguments.json:

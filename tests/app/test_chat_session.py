@@ -102,13 +102,13 @@ def test_a_message_is_stored_before_the_engine_hears_of_it(session, store, engin
     conversation = session.new_conversation("Be brief.")
     on_disk_then: list[list[str]] = []
     engine.submit = lambda command: on_disk_then.append(texts(store, conversation.id))
-    session.send(conversation.id, "Hello")
+    session.turns.send(conversation.id, "Hello")
     assert on_disk_then == [["Hello", ""]]
 
 
 def test_the_engine_gets_the_history_and_the_settings(session, store, engine):
     conversation = session.new_conversation("Be brief.")
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     (command,) = engine.generated
     assert command == Generate(
         conversation.id,
@@ -125,8 +125,8 @@ def test_the_engine_gets_the_history_and_the_settings(session, store, engine):
 
 def test_changed_settings_and_those_of_the_call_are_used(session, engine):
     session.settings_changed(Settings(temperature=0.1, max_new_tokens=7))
-    session.send(session.new_conversation().id, "a")
-    session.send(session.new_conversation().id, "b", sampling=GREEDY, max_new_tokens=3)
+    session.turns.send(session.new_conversation().id, "a")
+    session.turns.send(session.new_conversation().id, "b", sampling=GREEDY, max_new_tokens=3)
     first, second = engine.generated
     assert (first.sampling.temperature, first.max_new_tokens) == (0.1, 7)
     assert (second.sampling, second.max_new_tokens) == (GREEDY, 3)
@@ -134,7 +134,7 @@ def test_changed_settings_and_those_of_the_call_are_used(session, engine):
 
 def test_a_finished_reply_is_stored_and_its_ids_are_fed_again(session, store, engine):
     conversation = session.new_conversation()
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     session.handle(text_arrived(request_id, "Hi", 5))
     session.handle(finished(request_id, "Hi!", 5, 6))
     reply = store.messages(conversation.id)[1]
@@ -142,7 +142,7 @@ def test_a_finished_reply_is_stored_and_its_ids_are_fed_again(session, store, en
     assert (reply.state, reply.finish_reason) == (MessageState.COMPLETE, FinishReason.STOP)
     assert reply.statistics == some_statistics(2)
     assert not session.is_busy(conversation.id)
-    session.send(conversation.id, "And now?")
+    session.turns.send(conversation.id, "And now?")
     assert engine.generated[-1].messages == (
         ChatMessage(Role.USER, "Hello"),
         ChatMessage(Role.ASSISTANT, "Hi!", (5, 6)),
@@ -152,15 +152,15 @@ def test_a_finished_reply_is_stored_and_its_ids_are_fed_again(session, store, en
 
 def test_ids_are_not_fed_to_a_model_with_another_tokenizer(session, engine):
     conversation = session.new_conversation()
-    session.handle(finished(session.send(conversation.id, "Hello"), "Hi!", 5, 6))
+    session.handle(finished(session.turns.send(conversation.id, "Hello"), "Hi!", 5, 6))
     load(session, tokenizer_id="tokenizer-2", name="other")
-    session.send(conversation.id, "And now?")
+    session.turns.send(conversation.id, "And now?")
     assert engine.generated[-1].messages[1] == ChatMessage(Role.ASSISTANT, "Hi!", None)
 
 
 def test_ids_that_do_not_match_the_text_are_not_kept(session, store):
     conversation = session.new_conversation()
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     session.handle(finished(request_id, "cut", 5, 6, ids_match_text=False))
     reply = store.messages(conversation.id)[1]
     assert (reply.token_ids, reply.tokenizer_id) == (None, None)
@@ -168,7 +168,7 @@ def test_ids_that_do_not_match_the_text_are_not_kept(session, store):
 
 def test_a_reply_is_kept_about_once_a_second_while_it_comes(session, store, clock):
     conversation = session.new_conversation()
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     kept = []
     for part in ("a", "b", "c", "d"):
         session.handle(text_arrived(request_id, part, 1))
@@ -180,15 +180,15 @@ def test_a_reply_is_kept_about_once_a_second_while_it_comes(session, store, cloc
 
 def test_the_title_is_the_first_line_of_the_first_message(session, store):
     conversation = session.new_conversation()
-    session.handle(finished(session.send(conversation.id, "\n  값을\t읽다 \nsecond line"), "ok", 1))
-    session.send(conversation.id, "Another")
+    session.handle(finished(session.turns.send(conversation.id, "\n  값을\t읽다 \nsecond line"), "ok", 1))
+    session.turns.send(conversation.id, "Another")
     assert store.conversation(conversation.id).title == "값을 읽다"
 
 
 def test_sending_empties_the_draft(session, store):
     conversation = session.new_conversation()
     store.set_draft(conversation.id, Draft("Hel"))
-    session.send(conversation.id, "Hello")
+    session.turns.send(conversation.id, "Hello")
     assert store.conversation(conversation.id).draft.text == ""
 
 
@@ -196,30 +196,30 @@ def test_sending_empties_the_draft(session, store):
 def test_an_empty_message_is_refused_and_nothing_changes(session, store, engine, text):
     conversation = session.new_conversation()
     with pytest.raises(EmptyMessageError):
-        session.send(conversation.id, text)
+        session.turns.send(conversation.id, text)
     assert texts(store, conversation.id) == []
     assert engine.commands == []
 
 
 def test_a_conversation_that_answers_takes_no_second_message(session, store, engine):
     conversation, other = session.new_conversation(), session.new_conversation()
-    session.send(conversation.id, "one")
+    session.turns.send(conversation.id, "one")
     with pytest.raises(BusyError):
-        session.send(conversation.id, "two")
-    session.send(other.id, "elsewhere")
+        session.turns.send(conversation.id, "two")
+    session.turns.send(other.id, "elsewhere")
     assert texts(store, conversation.id) == ["one", ""]
     assert len(engine.generated) == 2
 
 
 def test_sending_to_an_unknown_conversation_is_refused(session, engine):
     with pytest.raises(UnknownConversationError):
-        session.send("nope", "Hello")
+        session.turns.send("nope", "Hello")
     assert engine.commands == []
 
 
 def test_half_characters_do_not_reach_the_database(session, store, engine):
     conversation = session.new_conversation()
-    session.send(conversation.id, "a\ud83c b \ud83c\udf4a")
+    session.turns.send(conversation.id, "a\ud83c b \ud83c\udf4a")
     assert texts(store, conversation.id)[0] == "a\ufffd b 🍊"
     assert engine.generated[0].messages[0].text == "a\ufffd b 🍊"
 
@@ -228,7 +228,7 @@ def test_a_reply_waits_for_the_model_that_is_being_loaded(store, engine):
     session = ChatSession(store, engine, Settings())
     conversation = session.new_conversation()
     load_id = session.load_model(Path("models/tiny"), Weights.BITS_8)
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     assert engine.commands[1:] == [LoadModel(load_id, Path("models/tiny"), Weights.BITS_8)]
     assert session.is_busy(conversation.id)
     session.handle(ModelLoading(load_id, LoadStage.WEIGHTS, None))
@@ -242,7 +242,7 @@ def test_a_reply_stopped_while_it_waits_is_cancelled_once_it_is_asked_for(store,
     session = ChatSession(store, engine, Settings())
     conversation = session.new_conversation()
     load_id = session.load_model(Path("models/tiny"), Weights.BITS_16)
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     session.stop(conversation.id)
     engine.cancelled.clear()
     session.handle(ModelLoaded(load_id, a_model()))
@@ -254,7 +254,7 @@ def test_a_reply_whose_model_cannot_be_loaded_is_left_to_the_engine_to_fail(stor
     session = ChatSession(store, engine, Settings())
     conversation = session.new_conversation()
     load_id = session.load_model(Path("models/tiny"), Weights.BITS_16)
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     session.handle(failed(load_id, ModelDamagedError("The file is cut short.")))
     assert [command.request_id for command in engine.generated] == [request_id]
     session.handle(Failed(request_id, conversation.id, "no_model_loaded", "No model."))
@@ -271,7 +271,7 @@ def test_a_model_that_cannot_be_loaded_leaves_none(session):
 
 def test_a_message_longer_than_the_context_goes_back_to_the_draft(session, store):
     conversation = session.new_conversation()
-    request_id = session.send(conversation.id, "A very long message")
+    request_id = session.turns.send(conversation.id, "A very long message")
     session.handle(failed(request_id, ContextOverflowError("Too long."), conversation.id))
     kept = store.conversation(conversation.id)
     assert (kept.draft.text, kept.title, kept.num_messages) == ("A very long message", "", 0)
@@ -280,8 +280,8 @@ def test_a_message_longer_than_the_context_goes_back_to_the_draft(session, store
 
 def test_a_message_that_goes_back_stands_before_what_was_typed_since(session, store):
     conversation = session.new_conversation()
-    session.handle(finished(session.send(conversation.id, "first"), "ok", 1))
-    request_id = session.send(conversation.id, "long")
+    session.handle(finished(session.turns.send(conversation.id, "first"), "ok", 1))
+    request_id = session.turns.send(conversation.id, "long")
     store.set_draft(conversation.id, Draft("typed since"))
     session.handle(failed(request_id, ContextOverflowError("Too long."), conversation.id))
     kept = store.conversation(conversation.id)
@@ -291,16 +291,16 @@ def test_a_message_that_goes_back_stands_before_what_was_typed_since(session, st
 
 def test_a_failure_before_any_text_keeps_the_message_alone(session, store, engine):
     conversation = session.new_conversation()
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     session.handle(failed(request_id, GenerationError("Broken."), conversation.id))
     assert texts(store, conversation.id) == ["Hello"]
-    session.send(conversation.id, "Again")
+    session.turns.send(conversation.id, "Again")
     assert engine.generated[-1].messages == (ChatMessage(Role.USER, "Hello\n\nAgain"),)
 
 
 def test_a_failure_in_the_middle_keeps_what_had_come(session, store, clock):
     conversation = session.new_conversation()
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     for part in ("half ", "a reply"):
         session.handle(text_arrived(request_id, part, 1))
     session.handle(failed(request_id, GenerationError("Broken."), conversation.id))
@@ -314,7 +314,7 @@ def test_a_failure_in_the_middle_keeps_what_had_come(session, store, clock):
 
 def test_stopping_cancels_the_request_and_keeps_an_empty_reply(session, store, engine):
     conversation = session.new_conversation()
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     session.stop(conversation.id)
     assert engine.cancelled == [request_id]
     assert session.is_busy(conversation.id)
@@ -327,7 +327,7 @@ def test_stopping_cancels_the_request_and_keeps_an_empty_reply(session, store, e
 
 def test_deleting_a_conversation_that_answers_cancels_and_forgets_it(session, store, engine):
     conversation, other = session.new_conversation(), session.new_conversation()
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     session.delete(conversation.id)
     assert engine.cancelled == [request_id]
     assert engine.commands[-1] == Forget(conversation.id)
@@ -375,9 +375,9 @@ def test_chats_of_a_store_in_memory_are_incognito(engine):
     store = ConversationStore(IN_MEMORY)
     session = ChatSession(store, engine, Settings())
     load(session)
-    request_id = session.send(session.new_conversation().id, "secret")
+    request_id = session.turns.send(session.new_conversation().id, "secret")
     session.handle(finished(request_id, "Hush", 1))
-    session.send(store.conversations()[0].id, "again")
+    session.turns.send(store.conversations()[0].id, "again")
     assert [command.is_incognito for command in engine.generated] == [True, True]
     assert [message.text for message in engine.generated[-1].messages] == ["secret", "Hush", "again"]
     store.close()
@@ -385,7 +385,7 @@ def test_chats_of_a_store_in_memory_are_incognito(engine):
 
 def test_stale_and_doubled_events_change_nothing(session, store):
     conversation = session.new_conversation()
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     session.handle(finished(request_id, "Hi", 1))
     before = store.messages(conversation.id)
     for event in (
@@ -401,8 +401,8 @@ def test_stale_and_doubled_events_change_nothing(session, store):
 
 def test_verifying_sends_the_history(session, engine):
     conversation = session.new_conversation()
-    session.handle(finished(session.send(conversation.id, "Hello"), "Hi", 1))
-    request_id = session.verify(conversation.id)
+    session.handle(finished(session.turns.send(conversation.id, "Hello"), "Hi", 1))
+    request_id = session.cache.verify(conversation.id)
     command = engine.commands[-1]
     assert isinstance(command, Verify)
     assert command.request_id == request_id
@@ -411,8 +411,8 @@ def test_verifying_sends_the_history(session, engine):
 
 def test_compressing_and_its_undo_send_the_history_and_end_with_their_answer(session, engine):
     conversation = session.new_conversation()
-    session.handle(finished(session.send(conversation.id, "Hello"), "Hi", 1))
-    request_id = session.compress(conversation.id, keep=0.5, method=CompressMethod.STREAMING)
+    session.handle(finished(session.turns.send(conversation.id, "Hello"), "Hi", 1))
+    request_id = session.cache.compress(conversation.id, keep=0.5, method=CompressMethod.STREAMING)
     command = engine.commands[-1]
     assert isinstance(command, Compress)
     assert (command.request_id, command.keep, command.method, command.is_int8) == (request_id, 0.5, "streaming", False)
@@ -420,15 +420,15 @@ def test_compressing_and_its_undo_send_the_history_and_end_with_their_answer(ses
     assert session.is_compressing(conversation.id)
     assert not session.is_busy(conversation.id)
     for refused in (
-        lambda: session.send(conversation.id, "And?"),
-        lambda: session.compress(conversation.id, keep=0.3),
-        lambda: session.undo_compression(conversation.id),
+        lambda: session.turns.send(conversation.id, "And?"),
+        lambda: session.cache.compress(conversation.id, keep=0.3),
+        lambda: session.cache.undo_compression(conversation.id),
     ):
         with pytest.raises(CompressingError):
             refused()
     session.handle(Compressed(conversation.id, request_id, 12, 0.5, "streaming", 100, 50, 0.1))
     assert not session.is_compressing(conversation.id)
-    undo_id = session.undo_compression(conversation.id)
+    undo_id = session.cache.undo_compression(conversation.id)
     assert isinstance(engine.commands[-1], Undo)
     session.handle(failed(undo_id, GenerationError("Broken."), conversation.id))
     assert not session.is_compressing(conversation.id)
@@ -437,18 +437,18 @@ def test_compressing_and_its_undo_send_the_history_and_end_with_their_answer(ses
 def test_compressing_is_refused_while_a_reply_comes_and_of_an_empty_conversation(session, engine):
     conversation = session.new_conversation()
     with pytest.raises(NothingToCompressError):
-        session.compress(conversation.id, keep=0.3)
-    session.send(conversation.id, "Hello")
+        session.cache.compress(conversation.id, keep=0.3)
+    session.turns.send(conversation.id, "Hello")
     with pytest.raises(BusyError):
-        session.compress(conversation.id, keep=0.3)
+        session.cache.compress(conversation.id, keep=0.3)
     assert not any(isinstance(command, Compress) for command in engine.commands)
 
 
 def test_stopping_deleting_and_the_end_of_the_engine_end_compressing(session, engine):
     conversation, other = session.new_conversation(), session.new_conversation()
     for one in (conversation, other):
-        session.handle(finished(session.send(one.id, "Hello"), "Hi", 1))
-    first, second = (session.compress(one.id, keep=0.3) for one in (conversation, other))
+        session.handle(finished(session.turns.send(one.id, "Hello"), "Hi", 1))
+    first, second = (session.cache.compress(one.id, keep=0.3) for one in (conversation, other))
     session.stop(conversation.id)
     assert engine.cancelled == [first]
     assert session.is_compressing(conversation.id)  # until the engine says so
@@ -460,7 +460,7 @@ def test_stopping_deleting_and_the_end_of_the_engine_end_compressing(session, en
 
 def test_closing_keeps_what_has_come_as_cancelled(session, store, clock):
     conversation = session.new_conversation()
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
     session.handle(text_arrived(request_id, "half", 1))
     session.handle(text_arrived(request_id, " a reply", 2))
     session.close()
@@ -474,7 +474,7 @@ def test_closing_keeps_what_has_come_as_cancelled(session, store, clock):
 
 def test_an_engine_that_stops_leaves_no_reply_open(session, store):
     conversation = session.new_conversation()
-    session.send(conversation.id, "Hello")
+    session.turns.send(conversation.id, "Hello")
     session.handle(EngineStopped())
     assert not session.is_busy(conversation.id)
     assert session.model is None
@@ -493,7 +493,7 @@ def test_nothing_is_asked_where_the_message_cannot_be_stored(session, store, eng
 
     monkeypatch.setattr(store, "add_message", fill_up_at_the_reply)
     with pytest.raises(DiskFullError):
-        session.send(conversation.id, "Hello")
+        session.turns.send(conversation.id, "Hello")
     assert engine.commands == []
     assert texts(store, conversation.id) == []
     assert (store.conversation(conversation.id).draft.text, store.conversation(conversation.id).title) == ("Hello", "")
@@ -502,7 +502,7 @@ def test_nothing_is_asked_where_the_message_cannot_be_stored(session, store, eng
 
 def test_a_reply_that_cannot_be_stored_is_told_once_and_stored_later(session, store, clock, told, monkeypatch):
     conversation, other = session.new_conversation(), session.new_conversation()
-    request_id = session.send(conversation.id, "Hello")
+    request_id = session.turns.send(conversation.id, "Hello")
 
     def full(*positional, **named):
         raise DiskFullError("No space is left.")
@@ -516,8 +516,8 @@ def test_a_reply_that_cannot_be_stored_is_told_once_and_stored_later(session, st
         session.handle(finished(request_id, "abc", 1, 1, 1))
         assert [str(error) for error in told] == ["No space is left."]
         with pytest.raises(DiskFullError):
-            session.send(other.id, "Another")
-    session.send(other.id, "Another")
+            session.turns.send(other.id, "Another")
+    session.turns.send(other.id, "Another")
     assert store.messages(conversation.id)[1].text == "abc"
 
 
@@ -536,7 +536,7 @@ def test_no_order_of_events_and_wishes_breaks_the_store(store, engine, clock, to
                 case 0:
                     conversations.append(session.new_conversation(chance.choice(["", "Be brief."])).id)
                 case 1 | 2:
-                    requests.append(session.send(known, chance.choice(["Hello", "안녕", " "])))
+                    requests.append(session.turns.send(known, chance.choice(["Hello", "안녕", " "])))
                 case 3:
                     session.stop(known)
                 case 4:
@@ -559,7 +559,7 @@ def test_no_order_of_events_and_wishes_breaks_the_store(store, engine, clock, to
         assert bool(conversation.title) == bool(messages)
     session.handle(ModelLoaded(session.load_model(Path("models/last"), Weights.BITS_16), a_model()))
     last = session.new_conversation()
-    session.handle(finished(session.send(last.id, "Still alive?"), "Yes.", 1))
+    session.handle(finished(session.turns.send(last.id, "Still alive?"), "Yes.", 1))
     assert texts(store, last.id) == ["Still alive?", "Yes."]
 
 

@@ -39,7 +39,7 @@ seconds = itertools.count(0, 2)
 session = ChatSession(ConversationStore(Path(sys.argv[1])), SilentEngine(), Settings(), clock=lambda: next(seconds))
 conversation = session.new_conversation()
 for turn in itertools.count():
-    request_id = session.send(conversation.id, f"질문 {turn}")
+    request_id = session.turns.send(conversation.id, f"질문 {turn}")
     print("asked", turn, flush=True)
     text = ""
     for number in range(7):
@@ -89,7 +89,7 @@ def test_after_kill_9_the_prompt_and_what_had_come_of_the_reply_are_there(data_d
 
 def _goes_on(store: ConversationStore, conversation_id: str) -> None:
     session = ChatSession(store, SilentEngine(), Settings())
-    session.handle(finished(session.send(conversation_id, "Still there?"), "Yes.", 1))
+    session.handle(finished(session.turns.send(conversation_id, "Still there?"), "Yes.", 1))
     assert [message.text for message in store.messages(conversation_id)][-2:] == ["Still there?", "Yes."]
 
 
@@ -168,7 +168,7 @@ def test_a_reply_that_found_the_disk_full_at_its_end_is_stored_when_there_is_spa
     session = ChatSession(store, SilentEngine(), Settings(), on_storage_error=told.append)
     try:
         conversation = session.new_conversation()
-        request_id = session.send(conversation.id, "Hello")
+        request_id = session.turns.send(conversation.id, "Hello")
         reply = "긴 " * 100_000
         with largest_file(200_000):
             session.handle(finished(request_id, reply, 1))

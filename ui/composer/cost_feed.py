@@ -28,14 +28,14 @@ from engine.protocol.events import (
 )
 from ui.composer.composer import Composer
 from ui.composer.cost_words import Cost, cost_of, files_too_long
-from ui.composer.token_counts import CountSession, TokenCounts
+from ui.composer.token_counts import TokenCounter, TokenCounts
 
 _ASK_MS = 250
 _LOST_S = 120.0  # an answer that has not come by then is no longer waited for
 
 
-class CostSession(CountSession, Protocol):
-    """The part of `ChatSession` that is used."""
+class CostSource(TokenCounter, Protocol):
+    """`app.costs.Costs` has this shape."""
 
     def estimate(self, conversation_id: str | None, draft: Draft) -> str: ...
 
@@ -53,19 +53,19 @@ class CostFeed(QObject):
 
     def __init__(
         self,
-        session: CostSession,
+        costs: CostSource,
         composer: Composer,
         parent: QObject | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(parent)
-        self._session = session
+        self._costs = costs
         self._composer = composer
         self._clock = clock
         self._conversation_id: str | None = None
         self._question: _Question | None = None
-        self._counts = TokenCounts(session)
+        self._counts = TokenCounts(costs)
         self._is_stale = False  # something changed since the question was put
         self._words: Callable[[], Cost | None] = _nothing
         self._timer = QTimer(self, singleShot=True, interval=_ASK_MS)
@@ -109,7 +109,7 @@ class CostFeed(QObject):
 
     @Slot()
     def _on_due(self) -> None:
-        if self._session.model is None:
+        if self._costs.model is None:
             self._show(_nothing)
         elif self._is_waiting():
             self._is_stale = True
@@ -147,7 +147,7 @@ class CostFeed(QObject):
             self._show(_nothing)
             return
         try:
-            request_id = self._session.estimate(self._conversation_id, draft)
+            request_id = self._costs.estimate(self._conversation_id, draft)
         except AppError:  # sending will tell it
             self._show(_nothing)
         else:
@@ -156,7 +156,7 @@ class CostFeed(QObject):
 
     def _fits_by_counts(self, draft: Draft) -> bool:
         """False: the files alone are too long, which is told; or nobody knows yet, and counting them comes first."""
-        texts, model = _texts_of(draft), self._session.model
+        texts, model = _texts_of(draft), self._costs.model
         if not self._counts.are_known(texts):
             self._show_counts()
             return False
@@ -167,7 +167,7 @@ class CostFeed(QObject):
         return False
 
     def _on_estimated(self, event: Estimated) -> bool:
-        question, model = self._question, self._session.model
+        question, model = self._question, self._costs.model
         if question is None:
             return False
         if event.request_id != question.request_id:
@@ -211,7 +211,7 @@ class CostFeed(QObject):
         self._show_counts()
 
     def _show_counts(self) -> None:
-        is_counting = self._session.model is not None
+        is_counting = self._costs.model is not None
         self._composer.files.show_tokens(self._counts.by_text, is_counting, self._counts.more)
 
     def _show(self, words: Callable[[], Cost | None]) -> None:

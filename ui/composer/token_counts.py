@@ -11,8 +11,8 @@ _MOST_KEPT = 64
 _CHARACTERS_A_TOKEN = 8  # more than nearly every text has
 
 
-class CountSession(Protocol):
-    """The part of `ChatSession` that is used."""
+class TokenCounter(Protocol):
+    """`app.costs.Costs` has this shape."""
 
     @property
     def model(self) -> ModelInfo | None: ...
@@ -25,7 +25,7 @@ class TokenCounts:
     would keep the engine busy for seconds.
     """
 
-    def __init__(self, session: CountSession) -> None:
+    def __init__(self, session: TokenCounter) -> None:
         self._session = session
         self._counts: dict[str, int] = {}
         self._more: set[str] = set()  # of these only a part was counted

@@ -69,7 +69,7 @@ class Compressions(QObject):
         if not self.can_undo(conversation_id):
             return
         try:
-            self._requested(conversation_id, self._session.undo_compression(conversation_id))
+            self._requested(conversation_id, self._session.cache.undo_compression(conversation_id))
         except AppError as error:
             self._controller.show_error(error)
 
@@ -103,7 +103,7 @@ class Compressions(QObject):
 
     def _compress(self, conversation_id: str, choice: CompressChoice) -> None:
         try:
-            request_id = self._session.compress(
+            request_id = self._session.cache.compress(
                 conversation_id, keep=choice.keep, method=choice.method, is_int8=choice.is_int8
             )
         except AppError as error:
