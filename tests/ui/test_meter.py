@@ -37,10 +37,16 @@ def state(desk: Desk) -> str:
 
 def test_the_state_goes_through_load_restore_prefill_thinking_answering_saving(open_desk: OpenDesk) -> None:
     desk = open_desk(loaded=False)
-    assert state(desk) == "Loading model"
-    desk.engine.tell(ModelLoading("start", LoadStage.WEIGHTS, 0.4))
-    desk.settle()
-    assert state(desk) == "Loading model 40 %"
+    assert state(desk) == "Starting engine"
+    for stage, fraction, words in (
+        (LoadStage.CONVERTING, 0.07, "Converting model 7 %"),
+        (LoadStage.TOKENIZER, None, "Loading tokenizer"),
+        (LoadStage.WEIGHTS, 0.4, "Loading model 40 %"),
+        (LoadStage.WARMING_UP, None, "Warming up"),
+    ):
+        desk.engine.tell(ModelLoading("start", stage, fraction))
+        desk.settle()
+        assert state(desk) == words
     desk.load()
     assert state(desk) == "Ready"
     request = desk.send("hello")

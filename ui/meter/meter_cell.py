@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from PySide6.QtGui import QPaintEvent
 from PySide6.QtWidgets import QGroupBox, QHBoxLayout, QLabel, QWidget
 
-_EDGE_PX, _TIGHT_PX = 18, 8
+GAP_PX = 9
+_EIGHTS = str.maketrans("012345679", "888888888")
 
 
 class MeterCell(QGroupBox):
-    """The value's room is that of its widest figures, so that nothing beside it moves when a digit comes or goes."""
+    """The value's room is that of its widest figures, so that nothing beside it moves when a digit comes or goes, and
+    nothing is laid out again."""
 
     def __init__(self, drawing: QWidget | None = None, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -22,46 +25,34 @@ class MeterCell(QGroupBox):
         self.note.setProperty("kind", "muted")
         self.note.hide()
         self.drawing = drawing
-        self._widest = ""
+        self.room = 0  # what the value has, in pixels
+        self._widths: dict[str, int] = {}  # measured, by the text with eights for its figures
         self._row = row = QHBoxLayout(self)
-        row.setContentsMargins(_EDGE_PX, 0, _EDGE_PX, 0)
-        row.setSpacing(9)
+        row.setSpacing(GAP_PX)
         row.addWidget(self.label)
         row.addWidget(self.value)
         if drawing is not None:
             row.addWidget(drawing)
         row.addWidget(self.note)
 
-    def set_value(self, text: str, widest: str) -> None:
-        """`widest`: what the value may come to; where it was wider already, that counts."""
-        if text == self.value.text() and widest == self._widest:
-            return
-        self.value.setText(text)
-        metrics = self.value.fontMetrics()
-        width = max(self.value.minimumWidth(), metrics.horizontalAdvance(text))
-        if widest != self._widest:
-            self._widest = widest
-            width = max(width, metrics.horizontalAdvance(widest))
-        if width > self.value.minimumWidth():
-            self.value.setMinimumWidth(width)
+    def set_widest(self, text: str) -> None:
+        """What the value may come to from now on; where one turns out wider, that counts."""
+        self._widths.clear()  # the font may be another one
+        self._give_room(self._width(text))
 
-    def forget_widest(self) -> None:
-        """The language or the model is another one."""
-        self._widest = ""
-        self.value.setMinimumWidth(0)
+    def set_value(self, text: str) -> None:
+        if text != self.value.text():
+            self.value.setText(text)
+        width = self._width(text)
+        if width > self.room:
+            self._give_room(width)
 
     def set_note(self, text: str, is_roomy: bool) -> None:
         self.note.setText(text)
         self.note.setVisible(bool(text) and is_roomy)
 
-    @property
-    def room(self) -> int:
-        """What the value has, in pixels."""
-        return self.value.minimumWidth()
-
-    def fit(self, *, is_tight: bool = False) -> None:
-        """Make its size that of what it shows now, not at the next event."""
-        edge = _TIGHT_PX if is_tight else _EDGE_PX
+    def fit(self, edge: int) -> None:
+        """Make its size that of what it shows now, not at the next event; `edge` in pixels at both ends."""
         self._row.setContentsMargins(edge, 0, edge, 0)
         self._row.invalidate()
         self._row.activate()
@@ -70,3 +61,19 @@ class MeterCell(QGroupBox):
     def speak(self, extra: str = "") -> None:
         words = [self.label.text(), self.value.text(), self.note.text(), extra]
         self.setAccessibleName(" ".join(word for word in words if word))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """A group to screen readers; to the eye only what is in it."""
+
+    def _width(self, text: str) -> int:
+        """Of one of its kind: all figures are as wide as an eight."""
+        kind = text.translate(_EIGHTS)
+        if kind not in self._widths:
+            self.value.ensurePolished()  # else its font is not yet the style sheet's
+            self._widths[kind] = self.value.fontMetrics().horizontalAdvance(kind)
+        return self._widths[kind]
+
+    def _give_room(self, width: int) -> None:
+        """Of a fixed size a label that gets another text is painted, but its row is not laid out."""
+        self.room = width
+        self.value.setFixedSize(width, self.value.fontMetrics().height())

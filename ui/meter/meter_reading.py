@@ -29,7 +29,9 @@ class Light(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What the engine does now, for the conversation that is shown or (`is_elsewhere`) for another one."""
+    """What the engine does now, for the conversation that is shown or (`is_elsewhere`) for another one. `is_measuring`:
+    the cache lab is at work, which what waits here comes after.
+    """
 
     phase: Phase | None = None
     stage: LoadStage | None = None
@@ -38,12 +40,15 @@ class EngineState:
     is_waiting: bool = False
     is_thinking: bool = False
     is_elsewhere: bool = False
+    is_measuring: bool = False
     has_model: bool = False
 
     @property
     def light(self) -> Light:
         if self.phase is not None or self.is_waiting:
             return Light.READY if self.phase is Phase.ANSWERING and not self.is_thinking else Light.WORKING
+        if self.is_measuring:
+            return Light.WORKING
         return Light.READY if self.has_model else Light.OFF
 
     def words(self) -> str:
@@ -66,15 +71,22 @@ class EngineState:
                 return _tr("Saving")
         if self.is_waiting:
             return _tr("Waiting")
+        if self.is_measuring:
+            return _tr("Measuring")
         return _tr("Ready") if self.has_model else _tr("No model")
 
     def _loading_words(self) -> str:
-        if self.stage is LoadStage.CONVERTING:
-            word = _tr("Converting model")
-        elif self.stage is LoadStage.WARMING_UP:
-            word = _tr("Warming up")
-        else:
-            word = _tr("Loading model")
+        match self.stage:
+            case LoadStage.IMPORTING:
+                word = _tr("Starting engine")
+            case LoadStage.CONVERTING:
+                word = _tr("Converting model")
+            case LoadStage.TOKENIZER:
+                word = _tr("Loading tokenizer")
+            case LoadStage.WARMING_UP:
+                word = _tr("Warming up")
+            case _:
+                word = _tr("Loading model")
         return word if self.fraction is None else f"{word} {numbers.percent(self.fraction)}"
 
     def _progress_words(self, word: str, with_percent: str) -> str:
@@ -182,6 +194,10 @@ class MeterReading:
             )
         lines.append(_tr("Other programs are counted."))
         return "\n".join(lines)
+
+    def widest_for(self) -> tuple[int | None, int | None]:
+        """What `widest_words` depend on, besides the language."""
+        return self.context_length, self._memory()[0] if self.memory is not None else None
 
     def widest_words(self) -> tuple[str, str, str, str]:
         """The longest that context, cache, memory and speed come to in this window: room for them is always kept."""

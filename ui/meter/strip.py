@@ -1,4 +1,5 @@
-"""The strip at the bottom: always there, at most ten repaints a second, none while hidden, spoken every two seconds.
+"""The strip at the bottom: always there, at most ten updates a second, none while hidden or minimised, spoken every two
+seconds. What an update leaves as it is is not made again: neither words nor widths nor paint.
 
 A button as well: a click, Enter or the space bar opens the memory panel.
 """
@@ -8,19 +9,33 @@ from __future__ import annotations
 from time import monotonic
 
 from PySide6.QtCore import QEvent, QSize, Qt, QTimer, Slot
-from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QAbstractButton, QFrame, QHBoxLayout, QLabel, QStyle, QStyleOption, QWidget
+from PySide6.QtGui import QHideEvent, QKeyEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QAbstractButton, QFrame, QHBoxLayout, QLabel, QSizePolicy, QWidget
 
 from engine.protocol.events import Phase
 from ui.memory.precision_words import kind_of
-from ui.meter.meter_cell import MeterCell
+from ui.meter.meter_cell import GAP_PX, MeterCell
 from ui.meter.meter_parts import Bar, Dot, Sparkline
 from ui.meter.meter_reading import EngineState, MeterReading
 from ui.theme import Theme
 
 PAINT_MS = 100
 _SPEAK_S = 2.0
+_WIDEST_TTFT_S = 8.88
 _HEIGHT = 40
+_LEVELS = (
+    18,
+    18,
+    12,
+    12,
+    12,
+    12,
+    12,
+    12,
+    12,
+    8,
+    8,
+)  # pixels at the ends of a gauge: the first level that fits is shown
 
 
 class MeterStrip(QAbstractButton):
@@ -29,29 +44,35 @@ class MeterStrip(QAbstractButton):
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("meterStrip")
-        self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)  # nothing behind it is painted for a new number
         self.setFixedHeight(_HEIGHT)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)  # the window is as narrow as it likes
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self._theme = theme
         self._reading = MeterReading()
+        self._is_seen = False
         self._spoken_at = float("-inf")
         self.num_paints = 0
         self._cache_hint = self._context_hint = self._speed_hint = ""
         self._spoken_state: tuple[object, ...] = ()
         self._state_of_room: tuple[object, ...] = ()
+        self._widest_for: tuple[object, ...] | None = None
+        self._noted: tuple[object, ...] | None = None
+        self._notes = ("", "", "")
         self._fitted: tuple[object, ...] = ()
-        self._usual_state_width = 0
+        self._usual_state_width = self._first_token_width = 0
         self.context = MeterCell(Bar(theme))
         self.cache = MeterCell(Bar(theme))
         self.memory = MeterCell()
         self.sparkline = Sparkline(theme)
         self.speed = MeterCell(self.sparkline)
+        self._cells = (self.context, self.cache, self.memory, self.speed)
         self._dot = Dot(theme)
         self.state = QLabel()
         self.state.setProperty("kind", "muted")
-        self._timer = QTimer(self, singleShot=True, interval=PAINT_MS)
-        self._timer.timeout.connect(self._on_paint_due)
+        self._timer = QTimer(self, singleShot=True, interval=PAINT_MS, timerType=Qt.TimerType.PreciseTimer)
+        self._timer.timeout.connect(self._show_reading)
         self._speak_timer = QTimer(self, singleShot=True)
         self._speak_timer.timeout.connect(self._speak)
         self._lay_out()
@@ -65,7 +86,7 @@ class MeterStrip(QAbstractButton):
     def show_reading(self, reading: MeterReading) -> None:
         """Take new values; they are drawn at the next beat."""
         self._reading = reading
-        if self.isVisible() and not self._timer.isActive():
+        if self._is_seen and not self._timer.isActive():
             self._timer.start()
 
     def show_now(self, reading: MeterReading) -> None:
@@ -77,9 +98,10 @@ class MeterStrip(QAbstractButton):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        option = QStyleOption()
-        option.initFrom(self)
-        self.style().drawPrimitive(QStyle.PrimitiveElement.PE_Widget, option, painter, self)
+        part = event.rect()
+        painter.fillRect(part, self._theme.color("sidebar"))
+        if not part.top():
+            painter.fillRect(part.left(), 0, part.width(), 1, self._theme.color("line"))
         if self.hasFocus():
             painter.setPen(QPen(self._theme.color("accent"), 2))
             painter.drawRect(self.rect().adjusted(1, 1, -1, -1))
@@ -99,7 +121,13 @@ class MeterStrip(QAbstractButton):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        self._is_seen = True
         self._show_reading()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        """Of a window that is minimised, too."""
+        super().hideEvent(event)
+        self._is_seen = False
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -111,43 +139,48 @@ class MeterStrip(QAbstractButton):
         super().changeEvent(event)
 
     @Slot()
-    def _on_paint_due(self) -> None:
-        if self.isVisible():
-            self._show_reading()
-
-    @Slot()
     def _show_reading(self) -> None:
+        """Nothing while it is not seen: it is shown what it missed as soon as it is."""
+        self._timer.stop()
+        if not self._is_seen:
+            return
         reading, tokens = self._reading, self._theme.tokens
         self.num_paints += 1
-        context, cache, memory, speed = reading.widest_words()
-        self.context.set_value(reading.context_words(), context)
-        self.context.setToolTip("\n".join(filter(None, (self._context_hint, reading.turn_words()))))
+        self._keep_room()
+        self.context.set_value(reading.context_words())
         _bar(self.context).set_segments([(reading.context_fraction() or 0.0, tokens.accent)])
-        self.cache.set_value(reading.cache_words(), cache)
-        self.cache.setToolTip(
-            "\n".join(filter(None, (self._cache_hint, reading.precision_help(), reading.pressure_words())))
-        )
+        self.cache.set_value(reading.cache_words())
         own, others = reading.cache_fractions()
         colour = tokens.precision[kind_of(reading.precision)]
         _bar(self.cache).set_segments([(own, colour), (others, tokens.precision["on_disk"])])
-        self.memory.set_value(reading.memory_words(), memory)
-        self.memory.setToolTip(reading.memory_tooltip())
-        self.speed.set_value(reading.speed_words(), speed)
-        self.speed.setToolTip("\n".join(filter(None, (self._speed_hint, reading.first_token_words()))))
+        self.memory.set_value(reading.memory_words())
+        self.speed.set_value(reading.speed_words())
         self._show_state(reading.state)
         self._fit()
         since = monotonic() - self._spoken_at
-        spoken = (reading.state.phase, reading.state.is_waiting, reading.state.is_elsewhere, reading.state.has_model)
-        is_at_rest = reading.state.phase is None and not reading.state.is_waiting
+        state = reading.state
+        spoken = (state.phase, state.is_waiting, state.is_elsewhere, state.has_model, reading.turn, reading.pressure)
+        is_at_rest = state.phase is None and not state.is_waiting
         if since >= _SPEAK_S or is_at_rest or spoken != self._spoken_state:
             self._spoken_state = spoken
             self._speak()
         elif not self._speak_timer.isActive():
             self._speak_timer.start(int((_SPEAK_S - since) * 1000))
 
+    def _keep_room(self) -> None:
+        """For the widest that the numbers come to with this model on this machine."""
+        widest_for = self._reading.widest_for()
+        if widest_for != self._widest_for:
+            self._widest_for = widest_for
+            for cell, text in zip(self._cells, self._reading.widest_words(), strict=True):
+                cell.set_widest(text)
+
     def _show_state(self, state: EngineState) -> None:
         """While it counts percent and seconds its room only grows, so that the dot stands still."""
         words = state.words()
+        if words == self.state.text() and (state.phase, state.stage) == self._state_of_room:
+            self._dot.set_role(state.light.value)
+            return
         room = 0
         if state.fraction is not None:
             room = self.state.fontMetrics().horizontalAdvance(words)
@@ -161,50 +194,71 @@ class MeterStrip(QAbstractButton):
 
     @Slot()
     def _speak(self) -> None:
-        """Figures that change all the time are said every two seconds; anything else at once."""
+        """Figures that change all the time are said, and put into the tooltips, every two seconds; the rest at once."""
         self._spoken_at = monotonic()
         self._speak_timer.stop()
+        reading = self._reading
         for cell in (self.context, self.memory, self.speed):
             cell.speak()
-        self.cache.speak(self._reading.pressure_words())
+        pressure = reading.pressure_words()
+        self.cache.speak(pressure)
         self.state.setAccessibleName(self.tr("State: {state}").format(state=self.state.text()))
+        for cell, *lines in (
+            (self.context, self._context_hint, reading.turn_words()),
+            (self.cache, self._cache_hint, reading.precision_help(), pressure),
+            (self.memory, reading.memory_tooltip()),
+            (self.speed, self._speed_hint, reading.first_token_words()),
+        ):
+            cell.setToolTip("\n".join(filter(None, lines)))
 
     def _fit(self) -> None:
-        """Leave out what there is no room for: long words, the first token, the drawings, the precision, the memory."""
-        reading = self._reading
-        cells = (self.context, self.cache, self.memory, self.speed)
-        notes = (reading.precision_words(), reading.precision_mark(), reading.first_token_words())
-        fitted = (self.width(), self.state.text(), self.state.minimumWidth(), *notes, *(cell.room for cell in cells))
+        """Leave out what there is no room for: long words, the first token, drawings, the precision, the memory."""
+        notes = self._make_notes()
+        rooms = (cell.room for cell in self._cells)
+        fitted = (self.width(), self.state.text(), self.state.minimumWidth(), *notes, *rooms)
         if fitted == self._fitted:
             return
         self._fitted = fitted
-        for roominess in (5, 4, 3, 2, 1, 0, -1, -2):
-            in_full = roominess >= 5
-            self.cache.set_note(notes[0] if in_full else notes[1], roominess >= 2)
-            self.speed.set_note(notes[2], roominess >= 4)
-            for cell in (self.context, self.cache, self.speed):
-                assert cell.drawing is not None
-                cell.drawing.setVisible(roominess >= 3)
-            self.memory.setVisible(roominess >= 1)
-            self._memory_line.setVisible(roominess >= 1)
-            self.speed.label.setVisible(roominess >= -1)  # its unit says what it is
-            for cell in cells:
-                cell.fit(is_tight=roominess < 0)
+        for level, edge in enumerate(_LEVELS):
+            has_first_token = level <= 2
+            self.cache.set_note(notes[0] if level == 0 else notes[1], level <= 6)
+            self.speed.set_note(notes[2], has_first_token)
+            self.sparkline.setVisible(level <= 3 or level == 5)
+            for cell in (self.context, self.cache):
+                _bar(cell).setVisible(level <= 4)
+            self.memory.setVisible(level <= 7)
+            self._memory_line.setVisible(level <= 7)
+            self.speed.label.setVisible(level <= 9)  # its unit says what it is
+            for cell in self._cells:
+                cell.fit(edge)
             self._row.invalidate()
-            # The state's words come and go: nothing is left out, or comes back, because of "Ready" or "Answering".
+            # The state's words and the first token come and go: nothing is left out, or comes back, because of them.
             spare = max(0, self._usual_state_width - self.state.minimumSizeHint().width())
+            if has_first_token and not notes[2]:
+                spare += self._first_token_width
             if self._row.minimumSize().width() + spare <= self.width():
                 return
 
+    def _make_notes(self) -> tuple[str, str, str]:
+        """The precision in full and in short, and the time to the first token."""
+        reading = self._reading
+        noted = (reading.precision, reading.cache.kept if reading.cache else 1.0, reading.ttft_s)
+        if noted != self._noted:
+            self._noted = noted
+            self._notes = (reading.precision_words(), reading.precision_mark(), reading.first_token_words())
+        return self._notes
+
     def _retranslate(self) -> None:
         self.context.label.setText(self.tr("Context"))
-        for cell in (self.context, self.cache, self.memory, self.speed):
-            cell.forget_widest()
-        self._fitted = ()
+        self._widest_for = self._noted = None
+        self._fitted = self._state_of_room = ()
         usual = [EngineState(has_model=True), EngineState(is_waiting=True)]
         usual += [EngineState(phase) for phase in (Phase.RESTORING, Phase.ANSWERING, Phase.SAVING)]
+        self.state.ensurePolished()  # else its font is not yet the style sheet's
         metrics = self.state.fontMetrics()
         self._usual_state_width = max(metrics.horizontalAdvance(state.words()) for state in usual)
+        widest = MeterReading(ttft_s=_WIDEST_TTFT_S).first_token_words()
+        self._first_token_width = metrics.horizontalAdvance(widest) + GAP_PX
         self.setAccessibleName(self.tr("Meter: opens the memory panel"))
         self._context_hint = self.tr("Tokens of this chat the model has read, of those it can hold")
         self.cache.label.setText(self.tr("KV cache"))
@@ -221,7 +275,7 @@ class MeterStrip(QAbstractButton):
         self._row = QHBoxLayout(self)
         self._row.setContentsMargins(0, 1, 18, 0)
         self._row.setSpacing(0)
-        for cell in (self.context, self.cache, self.memory, self.speed):
+        for cell in self._cells:
             self._row.addWidget(cell)
             line = QFrame()
             line.setProperty("kind", "divider")
