@@ -23,7 +23,7 @@ PAINT_MS = 100
 _SPEAK_S = 2.0
 _WIDEST_TTFT_S = 8.88
 _HEIGHT = 40
-_LEVELS = (
+_LEVELS = (18, 18, 12, 12, 12, 12, 12, 12, 12, 8, 8)  # pixels at the ends of a gauge; the first one that fits is taken
     18,
     18,
     12,
