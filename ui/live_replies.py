@@ -27,13 +27,16 @@ from ui.meter.meter_reading import EngineState
 
 @dataclass(slots=True)
 class LiveReply:
-    """`text` begins with `text_before` where a reply that was cut short goes on."""
+    """`text` begins with `text_before` where a reply that was cut short goes on. `behind`: the measurement of the cache
+    lab that was asked for before it, by its request id.
+    """
 
     request_id: str
     text_before: str = ""
     text: str = ""
     phase: PhaseChanged | None = None
     statistics: StatisticsChanged | None = None
+    behind: str | None = None
 
 
 class LiveReplies:
@@ -44,6 +47,7 @@ class LiveReplies:
         self._saving: set[str] = set()
         self._ended: LiveReply | None = None  # the last one
         self.has_model = False
+        self.measurement: str | None = None  # of the cache lab, at work or waiting for it: the request id
 
     def of(self, conversation_id: str | None) -> LiveReply | None:
         return self._replies.get(conversation_id) if conversation_id else None
@@ -61,7 +65,7 @@ class LiveReplies:
         return self._ended.text_before if self._ended is not None and self._ended.request_id == request_id else ""
 
     def reply_requested(self, conversation_id: str, request_id: str, text_before: str = "") -> None:
-        self._replies[conversation_id] = LiveReply(request_id, text_before, text_before)
+        self._replies[conversation_id] = LiveReply(request_id, text_before, text_before, behind=self.measurement)
         self._saving.discard(conversation_id)
 
     def forget(self, conversation_id: str) -> None:
@@ -72,7 +76,7 @@ class LiveReplies:
         """The engine has ended."""
         self._replies.clear()
         self._saving.clear()
-        self._loading = self._load_request = None
+        self._loading = self._load_request = self.measurement = None
         self.has_model = False
 
     def take(self, event: object) -> bool:
@@ -110,13 +114,16 @@ class LiveReplies:
             return EngineState(Phase.LOADING, stage, fraction, has_model=self.has_model)
         if reply is None:
             phase = Phase.SAVING if conversation_id in self._saving else None
-            return EngineState(phase, has_model=self.has_model)
+            return EngineState(phase, is_measuring=self.measurement is not None, has_model=self.has_model)
         return self._reply_state(reply, is_elsewhere=own is None)
 
     def _reply_state(self, reply: LiveReply, is_elsewhere: bool) -> EngineState:
         event = reply.phase
         if event is None:
-            return EngineState(is_waiting=True, is_elsewhere=is_elsewhere, has_model=self.has_model)
+            is_measuring = self.measurement is not None and reply.behind == self.measurement
+            return EngineState(
+                is_waiting=True, is_elsewhere=is_elsewhere, is_measuring=is_measuring, has_model=self.has_model
+            )
         fraction = None
         if event.done_tokens is not None and event.total_tokens:
             fraction = event.done_tokens / event.total_tokens

@@ -26,6 +26,7 @@ from ui.chat_page import ChatPage
 from ui.composer.cost_feed import CostFeed
 from ui.conversation_changes import ConversationChanges
 from ui.dialogs import Dialogs
+from ui.drafts import Drafts
 from ui.header import Header
 from ui.icons import app_icon
 from ui.lab.lab_window import CacheLab
@@ -36,12 +37,16 @@ from ui.memory.memory_panel import MemoryPanel
 from ui.message_changes import MessageChanges
 from ui.meter.meter_feed import MeterFeed
 from ui.meter.strip import MeterStrip
+from ui.notices import Notices
+from ui.sending import Sending
 from ui.settings.preferences import Preferences
 from ui.sidebar.conversation_list import ConversationList
 from ui.sidebar.deletions import Deletions
 from ui.sidebar.exchange_actions import ExchangeActions
 from ui.sidebar.warmth_feed import WarmthFeed
+from ui.state_words import StateWords
 from ui.theme import Theme
+from ui.turn_watch import TurnWatch
 from ui.window_wiring import connect
 
 _NARROW_PX = 860
@@ -77,17 +82,33 @@ class MainWindow(QMainWindow):
         self.meter = MeterStrip(self.theme)
         self._meter_feed = MeterFeed(self.meter, self._live, self.sidebar.model.title_of)
         self.warmth = WarmthFeed(self.sidebar.model)
-        self.controller = ChatController(session, store, self.page, self._meter_feed, self._live, self)
+        notices = Notices()
+        self.drafts = Drafts(session, store, self.page.composer, self)
+        self.words = StateWords(session, self.page, self._live, notices, lambda: self.controller.current, self)
+        self.controller = ChatController(
+            session, store, self.page, self._meter_feed, self._live, notices, self.drafts, self.words, self
+        )
+        self.watch = TurnWatch(
+            session,
+            self.controller,
+            self.page.transcript,
+            self._meter_feed,
+            self._live,
+            notices,
+            self.words,
+            self,
+        )
+        self.sending = Sending(session, self.controller, self.watch, self.drafts, self.page, self)
         self.cost = CostFeed(session.costs, self.page.composer, self)
         self.deletions = Deletions(session, store, bridge, self.controller, self._live, self.sidebar.undo_bar, self)
         self.changes = ConversationChanges(session, store, self.controller, self.sidebar, self)
         self.message_changes = MessageChanges(
-            session, store, self.controller, self.page.transcript, self.sidebar.undo_bar, self
+            session, store, self.controller, self.watch, self.page.transcript, self.sidebar.undo_bar, self
         )
         self.exchange = ExchangeActions(
             store, self, hidden=lambda: self.deletions.hidden, language=lambda: self.language.current
         )
-        self.compressions = Compressions(session, self.controller, self._live, self.sidebar.model, self)
+        self.compressions = Compressions(session, self.controller, self.watch, self._live, self.sidebar.model, self)
         self.preferences = Preferences(settings, on_settings_changed, session, library, self.theme, self.language, self)
         self.memory = MemoryPanel(
             engine,
@@ -109,7 +130,7 @@ class MainWindow(QMainWindow):
         self.sidebar.set_collapsed(_numbers(settings.collapsed_folders))
         self.refresh_conversations()
         self.controller.open(settings.last_conversation or None)
-        self.controller.begin_with(settings.new_draft)
+        self.drafts.begin_with(settings.new_draft)
         self.page.composer.edit.setFocus(Qt.FocusReason.OtherFocusReason)
 
     # what the parts, the menus and the keys ask for
@@ -131,7 +152,8 @@ class MainWindow(QMainWindow):
         self._meter_feed.take(event)
         self.memory.take(event)
         if not self.compressions.take(event):
-            self.controller.take(event)
+            self.words.take(event)
+            self.watch.take(event)
         if isinstance(event, ModelLoaded) or (isinstance(event, Failed) and event.conversation_id is None):
             self.header.show_model(self._session.model if self._live.has_model else None, self._live.is_loading)
             self.ask_for_cache_report()
@@ -139,7 +161,7 @@ class MainWindow(QMainWindow):
             self.ask_for_cache_report()
         elif isinstance(event, CodecsProbed):
             self.header.show_refused_codecs(event.refused)
-        self.controller.refresh_words()
+        self.words.refresh()
         self.show_what_can_be_compressed()
 
     @Slot()
@@ -206,15 +228,25 @@ class MainWindow(QMainWindow):
     def show_load(self, request_id: str) -> None:
         self.lab.stop()  # a model that was chosen would wait for it
         self._live.load_requested(request_id)
-        self.controller.load_requested()
+        self.words.load_requested()
         self.header.show_model(None, is_loading=True)
         self._meter_feed.refresh()
-        self.controller.refresh_words()
+        self.words.refresh()
+
+    @Slot()
+    def show_measuring(self) -> None:
+        """The cache lab has begun to measure, or is done; it tells of every step as well."""
+        running = self.lab.runs.running
+        measurement = running.request_id if running is not None else None
+        if measurement != self._live.measurement:
+            self._live.measurement = measurement
+            self._meter_feed.refresh()
+            self.words.refresh()
 
     @Slot()
     def stop_or_focus_composer(self) -> None:
         if self.page.composer.is_busy:
-            self.controller.stop()
+            self.sending.stop()
         else:
             self.focus_composer()
 
@@ -258,7 +290,7 @@ class MainWindow(QMainWindow):
 
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
-            self.controller.refresh_words()
+            self.words.refresh()
             self._meter_feed.refresh()
         super().changeEvent(event)
 
@@ -270,7 +302,7 @@ class MainWindow(QMainWindow):
         self.exchange.stop()
         self.memory.close()
         self.lab.close()
-        self.controller.keep_draft(is_closing=True)
+        self.controller.close()
         self.deletions.commit()
         geometry = bytes(self.saveGeometry().toBase64().data()).decode("ascii")
         self.preferences.change(window_geometry=geometry, last_conversation=self._reopened())

@@ -18,6 +18,7 @@ from engine.protocol.commands import Role
 from ui.chat_controller import ChatController
 from ui.sidebar.row_words import title_words
 from ui.transcript.transcript import Transcript
+from ui.turn_watch import TurnWatch
 from ui.undo_bar import UndoBar
 
 _MOST_KEPT = 50  # deletions that can be undone
@@ -40,6 +41,7 @@ class MessageChanges(QObject):
         session: ChatSession,
         store: ConversationStore,
         controller: ChatController,
+        watch: TurnWatch,
         transcript: Transcript,
         undo_bar: UndoBar,
         parent: QObject | None = None,
@@ -48,6 +50,7 @@ class MessageChanges(QObject):
         self._session = session
         self._store = store
         self._controller = controller
+        self._watch = watch
         self._transcript = transcript
         self._bar = undo_bar
         self._removed: dict[DeletedMessages, tuple[str, Removed]] = {}  # oldest first; they stay for `undo_last`
@@ -158,7 +161,7 @@ class MessageChanges(QObject):
             self._controller.refresh()
 
     def _asked(self, conversation_id: str, request_id: str, text_before: str = "") -> None:
-        self._controller.reply_requested(conversation_id, request_id, text_before)
+        self._watch.reply_requested(conversation_id, request_id, text_before)
         self._controller.refresh()
 
     @contextmanager

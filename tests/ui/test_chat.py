@@ -143,7 +143,7 @@ def test_a_stored_draft_is_not_doubled_when_a_message_comes_back(desk: Desk) -> 
     desk.settle()
     request = desk.send("too long")
     desk.window.page.composer.edit.setPlainText("next")
-    desk.window.controller.keep_draft()
+    desk.window.drafts.keep()
     desk.engine.fail(request, "context_overflow", "Too long.", prompt_tokens="9000", context_length="8192")
     desk.settle()
     assert desk.window.page.composer.edit.toPlainText() == "too long\nnext"

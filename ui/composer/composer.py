@@ -80,9 +80,9 @@ class Composer(QWidget):
         self.edit.sends_with = send_with
         self._retranslate()
 
-    def set_hint(self, text: str | None) -> None:
-        """What sending now means, before anything else; None leaves the cost to be told."""
-        self.hint.set_hint(text)
+    def set_hint(self, text: str | None, action: str = "") -> None:
+        """What sending now means, before anything else; None leaves the cost to be told. `action` names its button."""
+        self.hint.set_hint(text, action)
 
     def set_cost(self, cost: Cost | None) -> None:
         """What sending this very draft costs. One that `is_refused` is not sent: its words say why."""

@@ -20,6 +20,7 @@ class ComposerHint(HintLine):
         super().__init__(parent)
         self.is_refused = False
         self._hint: str | None = None
+        self._action = ""
         self._cost: Cost | None = None
         self._told = ""
         self._is_busy = False
@@ -31,8 +32,8 @@ class ComposerHint(HintLine):
         self._is_busy, self._is_reply, self._sends_with = is_busy, is_reply, sends_with
         self._refresh_words()
 
-    def set_hint(self, words: str | None) -> None:
-        self._hint = words
+    def set_hint(self, words: str | None, action: str = "") -> None:
+        self._hint, self._action = words, action
         self._refresh_words()
 
     def set_cost(self, cost: Cost | None) -> None:
@@ -80,4 +81,5 @@ class ComposerHint(HintLine):
     def _refresh_words(self) -> None:
         cost = None if self._told or self._is_busy or (self._hint and not self.is_refused) else self._cost
         words = cost.words if cost else self._told or self._hint or ""
-        self.show_words(words, cost.strong if cost else "", self.key_words())
+        action = self._action if words == self._hint else ""
+        self.show_words(words, cost.strong if cost else "", self.key_words(), action)

@@ -1,4 +1,6 @@
-"""The line under the composer: on the left what sending means, on the right, where there is room, which key sends."""
+"""The line under the composer: on the left what sending means, on the right what can be done about it, and, where there
+is room, which key sends.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,16 @@ from html import escape
 
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QPalette, QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
 
 from ui.tokens import SPACE_L
 
 
 class HintLine(QWidget):
-    """Without words of its own, the key's words stand on the left. `strong`: the part of them that is set off."""
+    """Without words of its own, the key's words stand on the left. `strong`: the part of them that is set off.
+
+    `action` is a button that belongs to the words; hidden without a name.
+    """
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -25,19 +30,27 @@ class HintLine(QWidget):
         self.keys = QLabel()
         self.keys.setProperty("kind", "muted")
         self.keys.setTextFormat(Qt.TextFormat.PlainText)
+        self.action = QPushButton()
+        self.action.setProperty("kind", "action")
+        self.action.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click must not take the focus: it would end composing
+        self.action.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.action.hide()
         row = QHBoxLayout(self)
         row.setContentsMargins(4, 0, 4, 0)
         row.setSpacing(SPACE_L)
         row.addWidget(self.label, 1)
+        row.addWidget(self.action, 0, Qt.AlignmentFlag.AlignTop)
         row.addWidget(self.keys, 0, Qt.AlignmentFlag.AlignTop)
 
     def text(self) -> str:
         """What is read on the left."""
         return self._words or self._keys
 
-    def show_words(self, words: str, strong: str, keys: str) -> None:
-        if (words, strong, keys) != (self._words, self._strong, self._keys):
+    def show_words(self, words: str, strong: str, keys: str, action: str = "") -> None:
+        if (words, strong, keys, action) != (self._words, self._strong, self._keys, self.action.text()):
             self._words, self._strong, self._keys = words, strong, keys
+            self.action.setText(action)
+            self.action.setVisible(bool(action))
             self._refresh()
 
     def set_loud(self, is_loud: bool) -> None:
@@ -72,4 +85,6 @@ class HintLine(QWidget):
     def _make_room(self) -> None:
         metrics = self.label.fontMetrics()
         needed = metrics.horizontalAdvance(self.text()) * 1.06 + SPACE_L + metrics.horizontalAdvance(self._keys)
+        if self.action.text():
+            needed += SPACE_L + self.action.sizeHint().width()
         self.keys.setVisible(bool(self._words) and needed <= self.width() - 8)

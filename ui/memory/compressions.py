@@ -15,6 +15,7 @@ from ui.memory.compression_words import CompressionFailed
 from ui.memory.precision_words import is_full
 from ui.sidebar.conversation_model import ConversationModel
 from ui.sidebar.warmth import Warmth
+from ui.turn_watch import TurnWatch
 
 _LEAST_RECENT, _MOST_RECENT, _RECENT_PART = 128, 512, 16  # tokens at the end that the engine keeps whole, about
 
@@ -29,6 +30,7 @@ class Compressions(QObject):
         self,
         session: ChatSession,
         controller: ChatController,
+        watch: TurnWatch,
         live: LiveReplies,
         conversations: ConversationModel,
         window: QWidget,
@@ -36,6 +38,7 @@ class Compressions(QObject):
         super().__init__(window)
         self._session = session
         self._controller = controller
+        self._watch = watch
         self._live = live
         self._conversations = conversations
         self._window = window
@@ -113,12 +116,12 @@ class Compressions(QObject):
 
     def _requested(self, conversation_id: str, request_id: str) -> None:
         self._requests.add(request_id)
-        self._controller.compression_requested(conversation_id, request_id)
+        self._watch.compression_requested(conversation_id, request_id)
         self.asked.emit()
 
     def _end(self, conversation_id: str, outcome: Compressed | CompressionFailed) -> None:
         self._requests.discard(outcome.request_id if isinstance(outcome, Compressed) else outcome.event.request_id)
-        self._controller.compression_ended(conversation_id, outcome)
+        self._watch.compression_ended(conversation_id, outcome)
         self.ended.emit()
 
     def _cache_at_rest(self, conversation_id: str | None) -> Warmth | None:
