@@ -24,18 +24,6 @@ _SPEAK_S = 2.0
 _WIDEST_TTFT_S = 8.88
 _HEIGHT = 40
 _LEVELS = (18, 18, 12, 12, 12, 12, 12, 12, 12, 8, 8)  # pixels at the ends of a gauge; the first one that fits is taken
-    18,
-    18,
-    12,
-    12,
-    12,
-    12,
-    12,
-    12,
-    12,
-    8,
-    8,
-)  # pixels at the ends of a gauge: the first level that fits is shown
 
 
 class MeterStrip(QAbstractButton):
