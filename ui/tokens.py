@@ -12,11 +12,19 @@ RADIUS_CONTROL, RADIUS_CARD, RADIUS_COMPOSER = 8, 12, 14
 TEXT_PX, SECONDARY_PX, SMALL_PX, TITLE_PX = 14, 12, 11, 15
 LINE_HEIGHT_PX = 22  # 14 px at 1.55
 READING_WIDTH = 740
+PRECISION_FILLS = {  # of areas; in both themes the same. Their edges, and lines, have `Tokens.precision`
+    "16bit": "#D55E00",
+    "int8": "#56B4E9",
+    "balanced": "#009E73",
+    "compact": "#CC79A7",
+    "kvzip": "#E3C800",
+    "on_disk": "#A39A8D",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Colours as "#RRGGBB". `syntax` and `precision` map a kind to its colour."""
+    """Colours as "#RRGGBB". `syntax` and `precision` map a kind to its colour, which stands out from every ground."""
 
     is_dark: bool
     window: str

@@ -15,7 +15,7 @@ from ui.memory.cells import CELL, CellTiles, Look, pitch
 from ui.memory.legend import LOOKS, Legend
 from ui.memory.page_map import PageMap
 from ui.theme import Theme
-from ui.tokens import contrast
+from ui.tokens import PRECISION_FILLS, contrast
 
 SHARED = BlockRun(14, 448, "bf16", True, BlockPlace.MEMORY, 10_000)
 FULL = BlockRun(20, 630, "bf16", False, BlockPlace.MEMORY, 10_000)
@@ -56,11 +56,19 @@ def test_there_is_a_cell_for_each_block_and_all_have_room(page_map: PageMap) -> 
 
 
 def test_what_a_cell_is_is_said(page_map: PageMap) -> None:
-    assert page_map.words_of(0) == ("Block 1 of 79: tokens 1 to 32 · 16 bit · in memory · shared with another chat")
-    assert page_map.words_of(14) == "Block 15 of 79: tokens 449 to 480 · 16 bit · in memory"
-    assert page_map.words_of(33) == "Block 34 of 79: tokens 1,057 to 1,078 · 16 bit · in memory"
-    assert page_map.words_of(34) == "Block 35 of 79: tokens 1,079 to 1,110 · 8 bit (int8) · on the graphics card"
-    assert "compressed (KVzip) · on disk · shared" in page_map.words_of(78)
+    assert page_map.words_of(0) == (
+        "Block 1 of 79: tokens 1 to 32 · 16 bit · in memory · 714 B · shared with another chat"
+    )
+    assert page_map.words_of(14) == "Block 15 of 79: tokens 449 to 480 · 16 bit · in memory · 508 B"
+    assert page_map.words_of(33) == "Block 34 of 79: tokens 1,057 to 1,078 · 16 bit · in memory · 349 B"
+    words = "Block 35 of 79: tokens 1,079 to 1,110 · 8 bit (int8) · on the graphics card · 250 B"
+    assert page_map.words_of(34) == words
+    assert "compressed (KVzip) · on disk · 2 kB · shared with another chat" in page_map.words_of(78)
+    page_map.show_runs((SHARED, FULL, INT8, STORED), "Harbour", "Tides")
+    assert page_map.words_of(0).endswith(" · 714 B · shared with “Tides”")
+    assert page_map.words_of(78).endswith(
+        " · 2 kB · shared with another chat"
+    )  # on disk it may be one that is not here
     said = page_map.accessibleName()
     assert said.startswith("Harbour: 79 blocks, 14 16 bit in memory (shared), 20 16 bit in memory, 40 8 bit (int8) on")
 
@@ -98,29 +106,48 @@ def tile_image(tiles: CellTiles, look: Look) -> QImage:
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_each_precision_is_told_apart_without_its_colour(theme: Theme, tiles: CellTiles, mode: str) -> None:
     theme.set_mode(mode)
-    grey = {}
+    whole, middle = {}, {}
     for look in LOOKS:
         image = tile_image(tiles, look)
-        fill = theme.tokens.precision[look.kind]
-        grey[look] = bytes(
-            contrast(image.pixelColor(x, y).name(), fill) > 1.35 or image.pixelColor(x, y).alpha() < 128
+        plain = theme.tokens.precision[look.kind] if look.is_hollow else PRECISION_FILLS[look.kind]
+        marks = [
+            [
+                contrast(image.pixelColor(x, y).name(), plain) > 1.35 or image.pixelColor(x, y).alpha() < 128
+                for x in range(image.width())
+            ]
             for y in range(image.height())
-            for x in range(image.width())
-        )
-    assert len(set(grey.values())) == len(LOOKS)
-    plain = grey[Look("16bit")]
-    assert all(
-        sum(a != b for a, b in zip(plain, other, strict=True)) > 12
-        for look, other in grey.items()
-        if look.kind != "16bit"
-    )
+        ]
+        whole[look] = bytes(one for row in marks for one in row)
+        middle[look] = bytes(one for row in marks[3:15] for one in row[3:15])  # without its edge
+    assert len(set(whole.values())) == len(LOOKS)
+    plain_middle = middle[Look("16bit")]
+    assert not any(plain_middle)
+    assert all(sum(other) > 12 for look, other in middle.items() if look.kind != "16bit")
+    assert len({middle[look] for look in LOOKS if not look.is_hollow}) == 5
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_a_cell_has_the_designs_colour_and_an_edge_that_stands_out(theme: Theme, tiles: CellTiles, mode: str) -> None:
+    theme.set_mode(mode)
+    fills = {"16bit": "#d55e00", "int8": "#56b4e9", "balanced": "#009e73", "compact": "#cc79a7", "kvzip": "#e3c800"}
+    for look in LOOKS:
+        image = tile_image(tiles, look)
+        colours = {
+            image.pixelColor(x, y).name() for x in range(18) for y in range(18) if image.pixelColor(x, y).alpha()
+        }
+        assert look.is_hollow or fills[look.kind] in colours
+        for x, y in ((9, 0), (9, 17), (0, 9), (17, 9)):
+            edge = image.pixelColor(x, y)
+            assert edge.alpha() == 255
+            for ground in (theme.tokens.window, theme.tokens.surface):
+                assert contrast(edge.name(), ground) >= 3.0, (look, edge.name())
 
 
 def test_shared_is_outlined_in_the_colour_of_text(theme: Theme, tiles: CellTiles) -> None:
     edge = tile_image(tiles, Look("16bit", is_shared=True)).pixelColor(9, 1)
     assert edge.name() == theme.tokens.text.lower()
     middle = tile_image(tiles, Look("16bit", is_shared=True)).pixelColor(9, 9)
-    assert middle.name() == theme.tokens.precision["16bit"].lower()
+    assert middle.name() == PRECISION_FILLS["16bit"].lower()
     assert tile_image(tiles, Look("16bit", is_hollow=True)).pixelColor(9, 9).alpha() == 0
 
 
@@ -137,10 +164,11 @@ def test_tiles_are_whole_pixels_at_every_scale(tiles: CellTiles, ratio: float) -
     assert tile.width() == round(11 * ratio)
 
 
-def test_the_legend_names_every_look(qtbot: QtBot, tiles: CellTiles) -> None:
-    legend = Legend(tiles)
+def test_the_legend_names_every_look(qtbot: QtBot, theme: Theme, tiles: CellTiles) -> None:
+    legend = Legend(theme, tiles)
     qtbot.addWidget(legend)
-    assert len({label.text() for label in legend._labels}) == len(LOOKS) == 7
+    assert len({button.text() for button in legend.buttons.values()}) == len(LOOKS) == 7
+    assert len({button.topic for button in legend.buttons.values()}) == len(LOOKS)
 
 
 @pytest.mark.parametrize("num_runs", [3, 100_000])

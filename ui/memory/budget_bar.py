@@ -1,7 +1,7 @@
 """What all chats take of the memory budget, by precision, with the water marks; the budget's end can be dragged.
 
 A slider underneath, so that the keyboard and screen readers have what they know: its value is the budget in the
-settings' MB. It counts when the mouse or the key is let go.
+settings' MiB. It counts when the mouse or the key is let go.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QSlider, QWidget
 
 from app.settings import MB, Settings
 from engine.protocol.events import BlockPlace, BlocksReported
+from ui.memory.cells import CellTiles
 from ui.memory.precision_words import FULL, kind_of
 from ui.theme import Theme
 
@@ -21,18 +22,20 @@ KINDS = (FULL, "int8", "balanced", "compact", "kvzip")
 _BAR, _HEIGHT = 14, 28  # px
 _ROOM = 1.25  # of the budget, so that it can be dragged further
 _GRIP_PX = 12
+_LEAST_PX = 3.0  # of what is there
 _PAGE_STEPS = 4
 
 
 class BudgetBar(QSlider):
-    budget_chosen = Signal(int)  # MB of the settings
+    budget_chosen = Signal(int)  # MiB
     shown_changed = Signal()  # the marks that are drawn moved
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, theme: Theme, tiles: CellTiles, parent: QWidget | None = None) -> None:
         super().__init__(Qt.Orientation.Horizontal, parent)
         self._theme = theme
+        self._tiles = tiles
         self._report: BlocksReported | None = None
-        self._chosen = 0  # MB, as the settings have it
+        self._chosen = 0  # MiB, as the settings have it
         self._dragged_scale: float | None = None
         bounds = next(one for one in fields(Settings) if one.name == "memory_budget_mb").metadata
         self.setRange(bounds["minimum"], bounds["maximum"])
@@ -108,13 +111,12 @@ class BudgetBar(QSlider):
         budget_x = self._x(self.value() * MB)
         painter.fillRect(QRectF(bar.left(), bar.top(), budget_x - bar.left(), bar.height()), QColor(tokens.line))
         left = bar.left()
-        segments = [(nbytes, tokens.precision[kind]) for kind, nbytes in self.bytes_of_kinds().items()]
-        segments.append((self._report.spare_bytes if self._report else 0, tokens.precision["on_disk"]))
-        for nbytes, colour in segments:
-            width = nbytes / scale * bar.width()
+        segments = [*self.bytes_of_kinds().items(), ("on_disk", self._report.spare_bytes if self._report else 0)]
+        for kind, nbytes in segments:
             if nbytes:
-                painter.fillRect(QRectF(left, bar.top(), max(2.0, width), bar.height()), QColor(colour))
-                left += max(2.0, width)
+                width = max(_LEAST_PX, nbytes / scale * bar.width())
+                self._tiles.draw_band(painter, kind, QRectF(left, bar.top(), width, bar.height()))
+                left += width
         painter.setClipping(False)
         for nbytes in self.marks_bytes or ():
             x = self._x(nbytes)

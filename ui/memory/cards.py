@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QScrollArea, QSizePol
 from app.settings import MB, Settings
 from ui import numbers
 from ui.memory.diary import Diary, Entry
+from ui.memory.page_words import UNBROKEN
 from ui.meter.meter_parts import Bar
 from ui.settings.controls import NumberControl
 from ui.settings.words import field_words
@@ -133,7 +134,7 @@ class _DiaryLine(QWidget):
 
 
 class DiskCard(Card):
-    cap_chosen = Signal(object)  # MB of the settings
+    cap_chosen = Signal(object)  # MiB
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -186,10 +187,12 @@ class DiskCard(Card):
         self.bar.setAccessibleName(f"{self.heading.text()}: {self.figure.text()}")
         share = min(1.0, used / cap) if used and cap else 0.0
         self.bar.set_segments([(share, self._theme.tokens.precision["on_disk"])])
-        chats = (
-            self.tr("1 chat is on disk.")
-            if num_chats == 1
-            else self.tr("{count} chats are on disk.").format(count=numbers.count(num_chats))
-        )
+        if not num_chats:
+            chats = self.tr("No chat is on disk alone.")
+        elif num_chats == 1:
+            chats = self.tr("1 chat is on disk.")
+        else:
+            chats = self.tr("{count} chats are on disk.").format(count=numbers.count(num_chats))
         floor = self.tr("The oldest goes first when the cap is reached; at least {size} of the disk stay free.")
-        self.words.setText(f"{chats} {floor.format(size=numbers.size(self._floor_mb * MB))}")
+        size = numbers.size(self._floor_mb * MB).replace(" ", UNBROKEN)
+        self.words.setText(f"{chats} {floor.format(size=size)}")

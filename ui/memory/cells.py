@@ -1,5 +1,7 @@
 """How a block looks: precision by colour and by pattern, shared outlined, on disk hollow. Drawn once for each look.
 
+The edge stands out from the ground where the fill alone would not: yellow on white, say.
+
 A tile is a cell and the gap after it, a whole number of the screen's pixels, so that a run of cells is one call to Qt
 and no seam shows at any scale.
 """
@@ -14,10 +16,10 @@ from PySide6.QtGui import QColor, QPainter, QPainterPath, QPen, QPixmap
 from engine.protocol.events import BlockPlace, BlockRun
 from ui.memory.precision_words import kind_of
 from ui.theme import Theme
-from ui.tokens import contrast
+from ui.tokens import PRECISION_FILLS
 
 CELL, GAP = 9, 2  # logical pixels
-_DARK, _BRIGHT = "#1F1B16", "#FFFFFF"
+_INK = "#1F1B16"  # of the patterns
 _RADIUS = 2.0
 
 
@@ -67,29 +69,41 @@ class CellTiles:
     def draw(self, painter: QPainter, look: Look, place: QRectF) -> None:
         """One cell, `place` wide and high."""
         tokens = self._theme.tokens
-        fill = QColor(tokens.precision[look.kind])
-        edge = QColor(tokens.text if look.is_shared else tokens.precision["on_disk"])
+        edge, width = QColor(tokens.precision["on_disk" if look.is_hollow else look.kind]), 1.0
+        if look.is_shared:
+            edge, width = QColor(tokens.text), 1.0 if look.is_hollow else 1.5
+        path = QPainterPath()
+        path.addRoundedRect(place, _RADIUS, _RADIUS)
+        painter.save()
+        painter.setClipPath(path)
         if not look.is_hollow:
-            path = QPainterPath()
-            path.addRoundedRect(place, _RADIUS, _RADIUS)
-            painter.fillPath(path, fill)
-            painter.save()
-            painter.setClipPath(path)
-            ink = _DARK if look.kind == "kvzip" else max((_DARK, _BRIGHT), key=lambda one: contrast(one, fill.name()))
-            _draw_pattern(painter, look.kind, place, QColor(ink))
-            painter.restore()
-        if look.is_shared or look.is_hollow:
-            width = 1.5 if look.is_shared and not look.is_hollow else 1.0
-            painter.setPen(QPen(edge, width))
-            painter.setBrush(Qt.BrushStyle.NoBrush)
-            half = width / 2
-            painter.drawRoundedRect(place.adjusted(half, half, -half, -half), _RADIUS, _RADIUS)
+            painter.fillPath(path, QColor(PRECISION_FILLS[look.kind]))
+            _draw_pattern(painter, look.kind, place)
+        painter.restore()
+        painter.setPen(QPen(edge, width))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        half = width / 2
+        painter.drawRoundedRect(place.adjusted(half, half, -half, -half), _RADIUS - half, _RADIUS - half)
+
+    def draw_band(self, painter: QPainter, kind: str, place: QRectF) -> None:
+        """A part of a bar: the same colour, pattern and edge, the pattern in squares as high as the bar."""
+        painter.save()
+        painter.setClipRect(place, Qt.ClipOperation.IntersectClip)
+        painter.fillRect(place, QColor(PRECISION_FILLS[kind]))
+        side = place.height()
+        for number in range(int(place.width() // side) + 1):
+            _draw_pattern(painter, kind, QRectF(place.left() + number * side, place.top(), side, side))
+        painter.setPen(QPen(QColor(self._theme.tokens.precision[kind]), 1))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawRect(place.adjusted(0.5, 0.5, -0.5, -0.5))
+        painter.restore()
 
 
-def _draw_pattern(painter: QPainter, kind: str, place: QRectF, ink: QColor) -> None:
+def _draw_pattern(painter: QPainter, kind: str, place: QRectF) -> None:
     """int8 diagonal, balanced cross-hatched, compact dotted, KVzip with a centre; 16 bit plain."""
     side, corner = place.width(), place.topLeft()
-    ink.setAlphaF(0.72)
+    ink = QColor(_INK)
+    ink.setAlphaF(0.6)
     if kind in ("int8", "balanced"):
         painter.setPen(QPen(ink, side / 8))
         for step in (0.0, 0.5, 1.0, 1.5, 2.0):
@@ -100,9 +114,9 @@ def _draw_pattern(painter: QPainter, kind: str, place: QRectF, ink: QColor) -> N
     elif kind == "compact":
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(ink)
-        radius = side / 8
-        for x in (0.3, 0.7):
-            for y in (0.3, 0.7):
+        radius = side / 9
+        for x in (0.34, 0.66):
+            for y in (0.34, 0.66):
                 painter.drawEllipse(corner + QPointF(x * side, y * side), radius, radius)
     elif kind == "kvzip":
         ink.setAlphaF(0.9)

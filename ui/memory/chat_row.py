@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QCoreApplication, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
@@ -13,21 +13,23 @@ from ui import numbers
 from ui.memory.cells import CellTiles
 from ui.memory.page_map import PageMap
 from ui.memory.page_words import chat_words, place_words
+from ui.memory.place_bar import PlaceBar
 from ui.memory.precision_words import kind_of
-from ui.meter.meter_parts import Bar
 from ui.sidebar.row_words import pin_help, title_words
 from ui.theme import Theme
 from ui.tokens import SPACE_L, SPACE_M, SPACE_XS
 
-_HEAD_PX = 230
-_NARROW_PX = 820
+_HEAD_PX = 272
+_NARROW_PX = 860
 _BUTTON_EDGES = 12
-_BAR_PX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ChatState:
-    """What the window knows of a chat besides its blocks. `disk_bytes`: of what is kept of it on disk as well."""
+    """What the window knows of a chat besides its blocks. `disk_bytes`: of what is kept of it on disk as well.
+
+    `shares_with`: the title of the one chat that has its shared blocks in memory too; "" where it may be several.
+    """
 
     title: str
     is_known: bool = True  # False: of no conversation in the list
@@ -36,6 +38,7 @@ class ChatState:
     can_compress: bool = False
     can_undo: bool = False
     disk_bytes: int = 0
+    shares_with: str = ""
 
 
 class ChatRow(QWidget):
@@ -50,7 +53,6 @@ class ChatRow(QWidget):
         self._row: ConversationBlocks | None = None
         self._state = ChatState("")
         self._most_bytes = 0
-        self._theme = theme
         self.title = QLabel()
         self.title.setProperty("kind", "strong")
         self.title.setWordWrap(True)
@@ -58,9 +60,7 @@ class ChatRow(QWidget):
         self.detail = QLabel()
         self.detail.setProperty("kind", "muted")
         self.detail.setWordWrap(True)
-        self.bar = Bar(theme)
-        self.bar.setFixedHeight(_BAR_PX)
-        self.bar.setMinimumWidth(40)
+        self.bar = PlaceBar(theme, tiles)
         self.bar.setMaximumWidth(_HEAD_PX - 20)
         self.map = PageMap(theme, tiles)
         self.pin_button = _button()
@@ -81,20 +81,25 @@ class ChatRow(QWidget):
 
     def show_chat(self, row: ConversationBlocks, state: ChatState, most_bytes: int) -> None:
         """`most_bytes`: of the largest chat, whose bar is the longest."""
-        if (row, state, most_bytes) != (self._row, self._state, self._most_bytes):
-            self._row, self._state, self._most_bytes = row, state, most_bytes
+        is_same = (row, state) == (self._row, self._state)
+        if is_same and most_bytes == self._most_bytes:
+            return
+        self._row, self._state, self._most_bytes = row, state, most_bytes
+        if is_same:
+            self._show_bar(row, state)
+        else:
             self.retranslate()
 
     def retranslate(self) -> None:
         row, state = self._row, self._state
         if row is None:
             return
-        title = title_words(state.title) if state.is_known else self.tr("Chat that is no longer in the list")
+        title = chat_title(state)
         self.setAccessibleName(title)
         self.title.setText(title)
         self.detail.setText(chat_words(row))
         self._show_bar(row, state)
-        self.map.show_runs(row.runs, title)
+        self.map.show_runs(row.runs, title, state.shares_with)
         self.map.retranslate()
         is_in_memory = any(run.place is not BlockPlace.DISK for run in row.runs)
         help_words = pin_help()
@@ -119,14 +124,9 @@ class ChatRow(QWidget):
     def _show_bar(self, row: ConversationBlocks, state: ChatState) -> None:
         """By place: in memory in the colour of its precision, then on disk in grey."""
         sizes = bytes_by_place(row, state.disk_bytes)
-        colours = self._theme.tokens.precision
-        kind = kind_of(row.precision)
-        whole = max(1, self._most_bytes)
+        kind, whole = kind_of(row.precision), max(1, self._most_bytes)
         self.bar.set_segments(
-            [
-                (nbytes / whole, colours["on_disk"] if place is BlockPlace.DISK else colours[kind])
-                for place, nbytes in sizes.items()
-            ]
+            [(nbytes / whole, "on_disk" if place is BlockPlace.DISK else kind) for place, nbytes in sizes.items()]
         )
         words = ", ".join(f"{numbers.size(nbytes)} {place_words(place)}" for place, nbytes in sizes.items())
         self.bar.setToolTip(words)
@@ -194,6 +194,12 @@ class ChatRow(QWidget):
             self._grid.addWidget(self.map, 0, 1, top)
             self._grid.addWidget(self._actions, 0, 2, top)
         self._grid.setColumnStretch(1, 1)
+
+
+def chat_title(state: ChatState) -> str:
+    if state.is_known:
+        return title_words(state.title)
+    return QCoreApplication.translate("ChatRow", "Chat that is no longer in the list")
 
 
 def bytes_by_place(row: ConversationBlocks, disk_bytes: int) -> dict[BlockPlace, int]:

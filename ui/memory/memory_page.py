@@ -5,6 +5,7 @@ an answer does to it; it asks nobody and only shows what it is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from PySide6.QtCore import QEvent, Qt, Signal, Slot
 from PySide6.QtGui import QFocusEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
@@ -18,10 +19,13 @@ from ui.icons import app_icon
 from ui.memory.budget_bar import BudgetBar
 from ui.memory.cards import DiaryCard, DiskCard, PlotCard
 from ui.memory.cells import CellTiles
-from ui.memory.chat_row import ChatRow, ChatState, bytes_by_place
+from ui.memory.chat_row import ChatRow, ChatState, bytes_by_place, chat_title
 from ui.memory.diary import Diary
+from ui.memory.help_pane import HelpPane
 from ui.memory.history import History
-from ui.memory.legend import Legend
+from ui.memory.legend import Legend, TopicButton
+from ui.memory.page_words import sharing_pair
+from ui.memory.technique_words import Topic
 from ui.memory.time_plot import TimePlot
 from ui.theme import Theme
 from ui.tokens import SPACE_L, SPACE_S, SPACE_XL
@@ -57,14 +61,18 @@ class MemoryPage(QWidget):
         self.rows: dict[str, ChatRow] = {}
         self.title = QLabel()
         self.title.setProperty("kind", "title")
-        self.legend = Legend(self._tiles)
+        self.legend = Legend(theme, self._tiles)
+        self.help = HelpPane(theme)
+        self.what_button = TopicButton(Topic.BLOCK)
+        self.marks_button = TopicButton(Topic.BUDGET)
+        self._asked = self.what_button  # for the help that is open, or was
         self.used = QLabel()
         self.used.setProperty("kind", "value")
         self.marks = QLabel()
         self.marks.setProperty("kind", "muted")
         self.free_all = QPushButton()
         self.free_all.setProperty("kind", "action")
-        self.budget = BudgetBar(theme)
+        self.budget = BudgetBar(theme, self._tiles)
         self.nothing = QLabel()
         self.nothing.setProperty("kind", "muted")
         self.nothing.setWordWrap(True)
@@ -80,15 +88,26 @@ class MemoryPage(QWidget):
         self.disk_card.cap_chosen.connect(self.disk_cap_chosen)
         self.free_all.clicked.connect(self.free_all_requested)
         self.more.clicked.connect(self._on_more_clicked)
-        for key in ("Esc", KEY):
-            QShortcut(QKeySequence(key), self).activated.connect(self.close)
+        self.legend.asked.connect(self.help.toggle)
+        for button in (self.what_button, self.marks_button):
+            button.clicked.connect(lambda _, topic=button.topic: self.help.toggle(topic))
+        self.help.changed.connect(self._on_help_changed)
+        QShortcut(QKeySequence(KEY), self).activated.connect(self.close)
+        QShortcut(QKeySequence("Esc"), self).activated.connect(self._on_escape)
         self.retranslate()
         resize_within_screen(self, 1100, 780)
 
-    def show_report(self, report: BlocksReported, state_of: Callable[[str], ChatState]) -> None:
-        """`state_of` a conversation, by its id."""
+    @property
+    def topic_buttons(self) -> list[TopicButton]:
+        return [self.what_button, *self.legend.buttons.values(), self.marks_button]
+
+    def show_report(
+        self, report: BlocksReported, state_of: Callable[[str], ChatState], bytes_per_token: int | None = None
+    ) -> None:
+        """`state_of` a conversation, by its id; `bytes_per_token` of the model that is loaded."""
         self._report, self._state_of = report, state_of
         self.budget.show_report(report)
+        self.help.show_report(report, bytes_per_token)
         self._show_rows()
         self._show_marks()
         num_on_disk = sum(not row.held_bytes for row in report.conversations)
@@ -120,12 +139,17 @@ class MemoryPage(QWidget):
         self.setWindowTitle(self.tr("Memory – Ember"))
         self.title.setText(self.tr("Memory"))
         self.pane.setAccessibleName(self.tr("What is in memory and on disk"))
-        self.budget.setAccessibleName(self.tr("Memory for chats, in MB"))
+        self.budget.setAccessibleName(self.tr("Memory for chats, in MiB"))
         self.budget.setToolTip(self.tr("Drag the end, or use the arrow keys, to change the memory budget"))
-        self.nothing.setText(self.tr("No chat has anything in memory or on disk yet."))
+        self.nothing.setText(
+            self.tr("Nothing is kept yet. Once the model has answered, the blocks of that chat appear here.")
+        )
         self.free_all.setText(self.tr("Free all"))
         self.free_all.setToolTip(self.tr("Put every chat away from memory now; they come back from disk"))
+        self.what_button.set_words(self.tr("What is this?"), self.tr("What are these blocks?"))
+        self.marks_button.set_words("?", self.tr("What do the budget and its marks mean?"))
         self.legend.retranslate()
+        self.help.retranslate()
         self.diary_card.retranslate()
         self.disk_card.retranslate()
         for row in self.rows.values():
@@ -142,13 +166,10 @@ class MemoryPage(QWidget):
         used = numbers.size(report.memory_bytes if report else None)
         limit = numbers.size(budget.value() * MB)
         self.used.setText(self.tr("{used} of {budget}").format(used=used, budget=limit))
-        if budget.is_changing:
-            template = self.tr("{number} MB in the settings · makes room above {high}, down to {low}")
-        else:
-            template = self.tr("makes room above {high}, down to {low}")
         high, low = budget.marks_bytes or (None, None)
-        number = numbers.count(budget.value())
-        words = template.format(number=number, high=numbers.size(high), low=numbers.size(low))
+        words = self.tr("{number} MiB in the settings · makes room above {high}, down to {low}").format(
+            number=numbers.count(budget.value()), high=numbers.size(high), low=numbers.size(low)
+        )
         self.marks.setText(words)
         budget.setAccessibleDescription(f"{self.used.text()}, {words}")
 
@@ -156,6 +177,23 @@ class MemoryPage(QWidget):
     def _on_more_clicked(self) -> None:
         self._most_rows += _MORE_ROWS
         self._show_rows()
+
+    @Slot(object)
+    def _on_help_changed(self, topic: Topic | None) -> None:
+        for button in self.topic_buttons:
+            button.show_open(self.help.words.text() if button.topic is topic else None)
+        if topic is None and self.help.close_button.hasFocus():
+            self._asked.setFocus()
+        elif topic is not None:
+            self._asked = next(button for button in self.topic_buttons if button.topic is topic)
+
+    @Slot()
+    def _on_escape(self) -> None:
+        """First what was opened last."""
+        if self.help.topic is not None:
+            self.help.dismiss()
+        else:
+            self.close()
 
     # Qt overrides
 
@@ -184,7 +222,11 @@ class MemoryPage(QWidget):
             widget.hide()
             self._list.removeWidget(widget)
             widget.deleteLater()
-        states = [self._state_of(row.conversation_id) for row in wanted]
+        partners = {one: chat_title(self._state_of(other)) for one, other in sharing_pair(self._report).items()}
+        states = [
+            replace(self._state_of(one), shares_with=partners.get(one, ""))
+            for one in (row.conversation_id for row in wanted)
+        ]
         sizes = (sum(bytes_by_place(row, state.disk_bytes).values()) for row, state in zip(wanted, states, strict=True))
         most_bytes = max(sizes, default=0)
         for place, (row, state) in enumerate(zip(wanted, states, strict=True)):
@@ -217,18 +259,18 @@ class MemoryPage(QWidget):
 
     def _lay_out(self) -> None:
         head = QHBoxLayout()
-        head.setSpacing(SPACE_XL)
+        head.setSpacing(SPACE_S)
         head.addWidget(self.title, 0, Qt.AlignmentFlag.AlignTop)
+        head.addWidget(self.what_button, 0, Qt.AlignmentFlag.AlignTop)
         head.addStretch(1)
         head.addWidget(self.legend, 100)
         above = QHBoxLayout()
         above.addWidget(self.used)
-        above.addStretch(1)
-        above.addWidget(self.marks)
+        above.addWidget(self.marks, 1)
+        above.addWidget(self.marks_button)
         above.addWidget(self.free_all)
         self.marks.setWordWrap(True)
         self.marks.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        above.setStretchFactor(self.marks, 1)
         self._list = QVBoxLayout()
         self._list.setSpacing(0)
         self._cards = QGridLayout()
@@ -238,6 +280,7 @@ class MemoryPage(QWidget):
         column.setContentsMargins(SPACE_XL, SPACE_L, SPACE_XL, SPACE_XL)
         column.setSpacing(SPACE_S)
         column.addLayout(head)
+        column.addWidget(self.help)
         column.addSpacing(SPACE_S)
         column.addLayout(above)
         column.addWidget(self.budget)
@@ -245,6 +288,7 @@ class MemoryPage(QWidget):
         column.addLayout(self._list)
         column.addWidget(self.nothing)
         column.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
+        column.addSpacing(SPACE_S)
         column.addLayout(self._cards)
         column.addStretch(1)
         self.pane = _Pane()

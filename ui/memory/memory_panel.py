@@ -1,6 +1,6 @@
 """Fills the memory panel from the engine's events, and asks the engine for what its buttons want. GUI thread.
 
-Asks for the blocks at most twice a second and only while the panel is seen; redraws at most ten times a second, and
+Asks for the blocks and redraws at most twice a second each, so that an open panel takes nothing from the reply, and
 never while it is hidden. What the plots and the diary show is kept all the time.
 """
 
@@ -37,7 +37,7 @@ from ui.settings.preferences import Preferences
 from ui.sidebar.conversation_model import ConversationModel
 from ui.theme import Theme
 
-ASK_MS, DRAW_MS = 520, 100  # a coarse timer may come a twentieth early
+ASK_MS, DRAW_MS = 520, 520  # a coarse timer may come a twentieth early
 
 
 def _now() -> datetime:
@@ -76,14 +76,15 @@ class MemoryPanel(QObject):
         self.diary = Diary()
         self.page: MemoryPage | None = None
         self._awaited: str | None = None
-        self._asked_at = float("-inf")
+        self._asked_at = self._drawn_at = float("-inf")
         self._is_outdated = False
         self._report: BlocksReported | None = None
         self._disk_bytes: dict[str, int] = {}  # by conversation, as last reported
         self._is_report_new = False
+        self._bytes_per_token: int | None = None  # of the model that is loaded
         self._ask_timer = QTimer(self, singleShot=True)
         self._ask_timer.timeout.connect(self._ask)
-        self._draw_timer = QTimer(self, singleShot=True, interval=DRAW_MS)
+        self._draw_timer = QTimer(self, singleShot=True)
         self._draw_timer.timeout.connect(self._draw)
         preferences.changed.connect(self._on_settings_changed)
         changes.changed.connect(self._on_chats_changed)
@@ -138,7 +139,10 @@ class MemoryPanel(QObject):
             case PressureActed():
                 self.kv_bytes.add(event.memory_bytes)
                 self._ask_soon()
-            case Finished() | Compressed() | SnapshotSaved() | ModelLoaded():
+            case ModelLoaded():
+                self._bytes_per_token = event.model.kv_bytes_per_token
+                self._ask_soon()
+            case Finished() | Compressed() | SnapshotSaved():
                 self._ask_soon()
             case EngineStopped():
                 self._awaited = None
@@ -163,9 +167,10 @@ class MemoryPanel(QObject):
         if not self.is_seen:
             return
         assert self.page is not None
+        self._drawn_at = monotonic()
         if self._is_report_new and self._report is not None:
             self._is_report_new = False
-            self.page.show_report(self._report, self._state_of)
+            self.page.show_report(self._report, self._state_of, self._bytes_per_token)
         else:
             self.page.show_states()
         self.page.show_history()
@@ -224,12 +229,11 @@ class MemoryPanel(QObject):
 
     def _ask_soon(self) -> None:
         if self.is_seen and not self._ask_timer.isActive():
-            since = (monotonic() - self._asked_at) * 1000
-            self._ask_timer.start(int(max(0.0, ASK_MS - since)))
+            self._ask_timer.start(_rest_ms(ASK_MS, self._asked_at))
 
     def _show_soon(self) -> None:
         if self.is_seen and not self._draw_timer.isActive():
-            self._draw_timer.start()
+            self._draw_timer.start(_rest_ms(DRAW_MS, self._drawn_at))
 
     def _state_of(self, conversation_id: str) -> ChatState:
         known = next((one for one in self._conversations.conversations if one.id == conversation_id), None)
@@ -242,3 +246,8 @@ class MemoryPanel(QObject):
             can_undo=self._compressions.can_undo(conversation_id),
             disk_bytes=self._disk_bytes.get(conversation_id, 0),
         )
+
+
+def _rest_ms(gap_ms: int, last_s: float) -> int:
+    """Until `gap_ms` have passed since `last_s` of the clock; 0 where they have."""
+    return int(max(0.0, gap_ms - (monotonic() - last_s) * 1000))

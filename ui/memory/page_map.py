@@ -31,7 +31,7 @@ class PageMap(QWidget):
         self._looks: list[Look] = []
         self._token_starts: list[int] = []
         self._at = 0  # the keyboard's cell
-        self._title = ""
+        self._title = self._shares_with = ""
         self.num_painted = 0  # cells, at the last paint
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setMinimumWidth(CELL * 8)
@@ -49,12 +49,12 @@ class PageMap(QWidget):
     def columns(self) -> int:
         return max(1, int((self.width() - 2 * _MARGIN + GAP) / pitch(self.devicePixelRatioF())))
 
-    def show_runs(self, runs: Sequence[BlockRun], title: str) -> None:
-        """`title` of the chat, for screen readers."""
+    def show_runs(self, runs: Sequence[BlockRun], title: str, shares_with: str = "") -> None:
+        """`title` of the chat, for screen readers; `shares_with`: of the one that shares with it, if there is one."""
         is_same = tuple(runs) == self._runs
-        if is_same and title == self._title:
+        if is_same and (title, shares_with) == (self._title, self._shares_with):
             return
-        self._runs, self._title = tuple(runs), title
+        self._runs, self._title, self._shares_with = tuple(runs), title, shares_with
         self._ends = list(accumulate(run.count for run in runs))
         looks = list(map(look_of, runs))
         self._looks = list(dict.fromkeys(looks))
@@ -79,7 +79,7 @@ class PageMap(QWidget):
         number = bisect_right(self._ends, index)
         run = self._runs[number]
         first = index - (self._ends[number] - run.count)
-        return cell_words(index, self.num_cells, run, first, self._token_starts[number])
+        return cell_words(index, self.num_cells, run, first, self._token_starts[number], self._shares_with)
 
     def retranslate(self) -> None:
         self._speak()

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QCoreApplication
 
-from engine.protocol.events import BlockPlace, BlockRun, ConversationBlocks
+from engine.protocol.events import BlockPlace, BlockRun, BlocksReported, ConversationBlocks
 from ui import numbers
 from ui.memory.precision_words import precision_words
 
 BLOCK_TOKENS = 32
+UNBROKEN = "\N{NO-BREAK SPACE}"
 
 
 def _tr(source: str) -> str:
@@ -26,8 +27,16 @@ def place_words(place: BlockPlace) -> str:
     }[place]
 
 
-def cell_words(index: int, num_cells: int, run: BlockRun, index_in_run: int, run_start: int) -> str:
-    """`run_start`: tokens before the run."""
+def sharing_pair(report: BlocksReported) -> dict[str, str]:
+    """With whom a chat shares its blocks in memory; empty where more than two do, so that it may be with several."""
+    sharing = [row.conversation_id for row in report.conversations if any(map(_is_shared_in_memory, row.runs))]
+    return dict(zip(sharing, reversed(sharing), strict=True)) if len(sharing) == 2 else {}
+
+
+def cell_words(
+    index: int, num_cells: int, run: BlockRun, index_in_run: int, run_start: int, shares_with: str = ""
+) -> str:
+    """`run_start`: tokens before the run. `shares_with`: the one chat that shares what is in memory, "" if unknown."""
     first = index_in_run * BLOCK_TOKENS
     last = min(first + BLOCK_TOKENS, run.tokens)
     block = _tr("Block {number} of {count}: tokens {first} to {last}").format(
@@ -37,7 +46,11 @@ def cell_words(index: int, num_cells: int, run: BlockRun, index_in_run: int, run
         last=numbers.count(run_start + last),
     )
     parts = [block, precision_words(run.precision), place_words(run.place)]
-    if run.is_shared:
+    if run.bytes and run.tokens:
+        parts.append(numbers.size(round(run.bytes * (last - first) / run.tokens)))
+    if _is_shared_in_memory(run) and shares_with:
+        parts.append(_tr("shared with “{title}”").format(title=shares_with))
+    elif run.is_shared:
         parts.append(_tr("shared with another chat"))
     return " · ".join(part for part in parts if part)
 
@@ -54,7 +67,10 @@ def map_words(title: str, runs: Sequence[BlockRun]) -> str:
 
 
 def chat_words(row: ConversationBlocks) -> str:
-    """As "6,412 tokens · 148 MB · 16 bit · in memory" or "5,120 tokens · 118 MB on disk · resumes in about 0.1 s"."""
+    """As "6,412 tokens · 148 MB · 16 bit · in memory" or "5,120 tokens · 118 MB on disk · resumes in about 0.1 s".
+
+    Breaks between its parts only, where there is no room for a line.
+    """
     tokens = _tr("{count} tokens").format(count=numbers.count(row.tokens))
     precision = precision_words(row.precision, row.kept)
     places = {run.place for run in row.runs}
@@ -63,6 +79,11 @@ def chat_words(row: ConversationBlocks) -> str:
         parts = [tokens, on_disk, precision]
         if row.comes_back_s is not None:
             parts.append(_tr("resumes in about {time}").format(time=numbers.seconds(row.comes_back_s)))
-        return " · ".join(part for part in parts if part)
-    place = BlockPlace.DEVICE if BlockPlace.DEVICE in places else BlockPlace.MEMORY
-    return " · ".join(part for part in (tokens, numbers.size(row.held_bytes), precision, place_words(place)) if part)
+    else:
+        place = BlockPlace.DEVICE if BlockPlace.DEVICE in places else BlockPlace.MEMORY
+        parts = [tokens, numbers.size(row.held_bytes), precision, place_words(place)]
+    return f"{UNBROKEN}· ".join(part.replace(" ", UNBROKEN) for part in parts if part)
+
+
+def _is_shared_in_memory(run: BlockRun) -> bool:
+    return run.is_shared and run.place is not BlockPlace.DISK

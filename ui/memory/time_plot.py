@@ -46,9 +46,8 @@ class TimePlot(QWidget):
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
             nearest = self._nearest(event.pos().x())
             if nearest is not None:
-                ago = numbers.whole_seconds(self._end() - nearest.at_s)
-                words = self.tr("{value}, {time} before the end").format(value=self._words(nearest.value), time=ago)
-                QToolTip.showText(event.globalPos(), words, self)
+                ago = self._ago_words(self._end() - nearest.at_s)
+                QToolTip.showText(event.globalPos(), f"{self._words(nearest.value)} · {ago}", self)
             return True
         return super().event(event)
 
@@ -81,12 +80,19 @@ class TimePlot(QWidget):
             painter.drawPath(self._path(line, area, top))
         painter.setPen(muted)
         below = QRectF(0, area.bottom() + 2, self.width(), self.height() - area.bottom() - 2)
-        span = numbers.whole_seconds(self._span())
-        start = self.tr("{time} earlier").format(time=span)
+        start = self._ago_words(self._span())
         painter.drawText(below, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, start)
         above = QRectF(0, 0, self.width(), area.top())
         painter.drawText(above, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, self._words(top))
         painter.end()
+
+    def _ago_words(self, ago_s: float) -> str:
+        """Before the last sample, as "30 s ago" or "2 min ago"."""
+        if ago_s < 0.5:
+            return self.tr("last")
+        if ago_s < _LEAST_SPAN_S:
+            return self.tr("{seconds} s ago").format(seconds=numbers.count(round(ago_s)))
+        return self.tr("{minutes} min ago").format(minutes=numbers.count(round(ago_s / 60)))
 
     def _path(self, line: list[Sample], area: QRectF, top: float) -> QPainterPath:
         path = QPainterPath()
