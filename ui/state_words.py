@@ -79,6 +79,6 @@ class StateWords(QObject):
         model = self._session.model
         if self._model_failure is not None:
             return failure_words(self._model_failure)
-        if self._live.has_model and model is not None and not self._live.is_loading:
+        if self._live.has_model and model is not None and not (self._live.is_loading or state.is_measuring):
             return self.tr("{model} is ready").format(model=model.name)
         return state.words()

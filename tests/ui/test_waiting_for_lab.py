@@ -94,6 +94,7 @@ def test_while_the_lab_measures_nothing_says_that_the_engine_is_ready(desk: Desk
     command = measure(desk)
     assert hint(desk) == (WOULD_WAIT, True)
     strip_says(desk, "Measuring")
+    assert desk.window.page.empty.status.text() == "Measuring"
     finish(desk, command)
     desk.settle()
     assert not hint(desk)[1]

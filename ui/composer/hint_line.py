@@ -12,6 +12,8 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
 
 from ui.tokens import SPACE_L
 
+_ACTION_EDGE_PX = 2  # of the button above its name, as the style sheet has it
+
 
 class HintLine(QWidget):
     """Without words of its own, the key's words stand on the left. `strong`: the part of them that is set off.
@@ -27,6 +29,7 @@ class HintLine(QWidget):
         self.label = QLabel()
         self.label.setProperty("kind", "muted")
         self.label.setWordWrap(True)
+        self.label.setAlignment(Qt.AlignmentFlag.AlignLeading | Qt.AlignmentFlag.AlignTop)
         self.keys = QLabel()
         self.keys.setProperty("kind", "muted")
         self.keys.setTextFormat(Qt.TextFormat.PlainText)
@@ -51,6 +54,8 @@ class HintLine(QWidget):
             self._words, self._strong, self._keys = words, strong, keys
             self.action.setText(action)
             self.action.setVisible(bool(action))
+            for label in (self.label, self.keys):  # all on one line
+                label.setContentsMargins(0, _ACTION_EDGE_PX if action else 0, 0, 0)
             self._refresh()
 
     def set_loud(self, is_loud: bool) -> None:
