@@ -48,6 +48,7 @@ class LiveReplies:
         self._ended: LiveReply | None = None  # the last one
         self.has_model = False
         self.measurement: str | None = None  # of the cache lab, at work or waiting for it: the request id
+        self.is_measurement_ending = False  # it was told to stop
 
     def of(self, conversation_id: str | None) -> LiveReply | None:
         return self._replies.get(conversation_id) if conversation_id else None

@@ -29,6 +29,7 @@ from ui.dialogs import Dialogs
 from ui.drafts import Drafts
 from ui.header import Header
 from ui.icons import app_icon
+from ui.lab.lab_runs import RunState
 from ui.lab.lab_window import CacheLab
 from ui.language import Language
 from ui.live_replies import LiveReplies
@@ -236,10 +237,11 @@ class MainWindow(QMainWindow):
     @Slot()
     def show_measuring(self) -> None:
         """The cache lab has begun to measure, or is done; it tells of every step as well."""
-        running = self.lab.runs.running
+        running, live = self.lab.runs.running, self._live
         measurement = running.request_id if running is not None else None
-        if measurement != self._live.measurement:
-            self._live.measurement = measurement
+        is_ending = running is not None and running.state is RunState.STOPPING
+        if (measurement, is_ending) != (live.measurement, live.is_measurement_ending):
+            live.measurement, live.is_measurement_ending = measurement, is_ending
             self._meter_feed.refresh()
             self.words.refresh()
 

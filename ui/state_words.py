@@ -52,7 +52,8 @@ class StateWords(QObject):
         """After a change of state or language."""
         state = self._live.state_for(self._current())
         hint = self._hint(state)
-        self._page.composer.set_hint(hint, self.tr("Stop measuring") if hint and state.is_measuring else "")
+        can_stop = hint is not None and state.is_measuring and not self._live.is_measurement_ending
+        self._page.composer.set_hint(hint, self.tr("Stop measuring") if can_stop else "")
         self._page.empty.show_status(self._status(state), state.light.value)
         self._page.transcript.show_notice(self._notices.words(self._current()))
 

@@ -60,6 +60,7 @@ def stopped(desk: Desk, command: RunBench) -> None:
     line.action.click()
     assert desk.engine.cancelled == [command.request_id], "the measurement, and not the message"
     assert desk.window.focusWidget() is desk.window.page.composer.edit
+    assert hint(desk) == (WAITS, False), "until the engine has heard of it"
     desk.engine.tell(Failed(command.request_id, None, "bench", "The measurement was stopped.", {}))
 
 
