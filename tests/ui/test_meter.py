@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import fields, replace
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtGui import QAccessible
+from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.conversation import MessageState
@@ -19,6 +22,7 @@ from engine.protocol.events import (
     ModelLoading,
     Phase,
     PhaseChanged,
+    PressureActed,
     SnapshotSaved,
 )
 from tests.ui.conftest import Desk, OpenDesk
@@ -124,6 +128,65 @@ def test_at_most_ten_repaints_a_second_and_none_while_hidden(qtbot: QtBot, theme
     assert strip._timer.interval() >= 100
     qtbot.waitUntil(lambda: strip.num_paints == before + 1)
     assert strip.context.value.text() == "1 / 2"
+
+
+def test_nothing_is_made_while_the_window_is_minimised_and_all_of_it_is_current_when_it_is_back(desk: Desk) -> None:
+    meter = desk.window.meter
+    request = desk.send("hello")
+    desk.engine.begin(request, "Hi")
+    desk.engine.tell(desk.engine.statistics(request, 100.0, ttft_s=0.5))
+    desk.qtbot.waitUntil(lambda: meter.speed.value.text() == "100 tok/s")
+    for hide, show in (
+        (desk.window.showMinimized, desk.window.showNormal),
+        (desk.window.hide, desk.window.show),
+        (meter.hide, meter.show),
+    ):
+        hide()
+        desk.settle()
+        made, before = meter.num_paints, meter.speed.value.text()
+        speed = meter.reading.decode_tps or 0.0
+        desk.engine.tell(desk.engine.statistics(request, speed + 11, ttft_s=0.5))
+        desk.settle()
+        assert not meter._timer.isActive()
+        assert (meter.num_paints, meter.speed.value.text()) == (made, before)
+        show()
+        assert meter.speed.value.text() == f"{speed + 11:.0f} tok/s"
+
+
+class Watcher(QObject):
+    """Which widgets were painted, and how often one was laid out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.painted: list[QObject] = []
+        self.num_layouts = 0
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 (Qt's name)
+        if event.type() == QEvent.Type.Paint:
+            self.painted.append(watched)
+        elif event.type() == QEvent.Type.LayoutRequest:
+            self.num_layouts += 1
+        return False
+
+
+def test_an_update_paints_the_numbers_that_changed_and_nothing_else_of_the_window(
+    desk: Desk, qapp: QApplication
+) -> None:
+    meter = desk.window.meter
+    request = desk.send("hello")
+    desk.engine.begin(request, "Hi")
+    reading = replace(meter.reading, decode_tps=100.0, context_tokens=6000, context_length=8192, state=ANSWERING)
+    meter.show_now(reading)
+    desk.settle()
+    watcher = Watcher()
+    qapp.installEventFilter(watcher)
+    meter.show_now(replace(reading, decode_tps=120.0))
+    desk.settle()
+    qapp.removeEventFilter(watcher)
+    widgets = [one for one in watcher.painted if isinstance(one, QWidget)]
+    assert meter.speed.value in widgets
+    assert set(widgets) <= {meter, meter.speed, meter.speed.value}
+    assert watcher.num_layouts == 0
 
 
 ANSWERING = EngineState(Phase.ANSWERING, has_model=True)
@@ -271,6 +334,69 @@ def test_an_unknown_number_is_a_dash_or_left_out(bad: float | None) -> None:
         assert "nan" not in text.lower()
         assert "inf" not in text.lower()
         assert not text.startswith("0")
+
+
+WHOLE = MeterReading(
+    context_tokens=6412,
+    context_length=8192,
+    cache=CacheReading(6412, 44 * MB, "kvzip", "cpu", 0.34),
+    all_caches_bytes=300 * MB,
+    budget_bytes=512 * MB,
+    memory=MemoryReading(GB, 4 * GB, 8 * GB, 30 * GB, 80 * GB),
+    ttft_s=0.06,
+    decode_tps=138.0,
+    turn=turn_statistics(),
+    pressure=PressureActed("a", "quantize", 61 * MB, 0.2, 300 * MB, 512 * MB, "int8"),
+    state=EngineState(Phase.PREFILL, fraction=0.62, remaining_s=3.0, has_model=True),
+)
+NAMES = [field.name for field in fields(MeterReading) if field.name not in ("state", "pressure_title")]
+PROGRESS = [(name, bad) for name in ("fraction", "remaining_s") for bad in (None, -1.0, math.inf, math.nan)]
+MISSING = [
+    *(replace(WHOLE, **{name: None}) for name in NAMES),
+    MeterReading(),
+    *(replace(WHOLE, decode_tps=bad, ttft_s=bad) for bad in (-1.0, math.inf, -math.inf, math.nan)),
+    *(replace(WHOLE, state=replace(WHOLE.state, **{name: bad})) for name, bad in PROGRESS),
+    replace(WHOLE, memory=MemoryReading(GB, 4 * GB, 8 * GB, None, 80 * GB)),
+    replace(WHOLE, cache=CacheReading(6412, 44 * MB, "", "cpu", math.nan)),
+    replace(WHOLE, cache=CacheReading(0, 0, "bf16", "cpu")),
+    replace(WHOLE, budget_bytes=0),
+    replace(WHOLE, context_length=0),
+]
+
+
+@pytest.mark.parametrize("reading", MISSING)
+def test_whatever_is_missing_nowhere_is_a_number_that_is_none(
+    qtbot: QtBot, theme: Theme, reading: MeterReading
+) -> None:
+    strip = MeterStrip(theme)
+    qtbot.addWidget(strip)
+    strip.resize(1800, 40)
+    strip.show()
+    strip.show_now(reading)
+    texts = [strip.state.text(), strip.state.accessibleName()]
+    for cell in (strip.context, strip.cache, strip.memory, strip.speed):
+        texts += [cell.value.text(), cell.note.text(), cell.toolTip(), cell.accessibleName()]
+    for text in texts:
+        assert not re.search(r"nan|inf\b|∞|none|-\d|−\d", text.lower()), text
+    assert strip.speed.value.text() == ("138 tok/s" if reading.decode_tps == 138.0 else numbers.DASH)
+    assert ("first token" in strip.speed.note.text()) == (reading.ttft_s == 0.06)
+    if reading.context_tokens is None:
+        assert strip.context.value.text().startswith(f"{numbers.DASH} /")
+    if not reading.context_length:
+        assert strip.context.value.text().endswith(f"/ {numbers.DASH}")
+    if reading.cache is None:
+        assert strip.cache.value.text() == numbers.DASH
+    if reading.cache is None or not reading.cache.bytes:
+        assert strip.cache.note.text() == ""
+    if reading.memory is None:
+        assert strip.memory.value.text() == numbers.DASH
+    if reading.state.phase is None:
+        assert strip.state.text() == "No model"
+    elif reading.state.fraction != 0.62:
+        assert strip.state.text() == "Reading"
+    elif reading.state.remaining_s != 3.0:
+        assert strip.state.text() == "Reading 62 %"
+    strip.grab()  # no bar, no line of it fails to be drawn
 
 
 def test_the_device_is_shown_where_there_is_one() -> None:

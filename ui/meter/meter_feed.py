@@ -16,6 +16,7 @@ from engine.protocol.events import (
     ModelLoaded,
     PressureActed,
     StatisticsChanged,
+    TextArrived,
 )
 from ui.live_replies import LiveReplies
 from ui.memory.precision_words import is_full
@@ -78,6 +79,8 @@ class MeterFeed:
         self._strip.show_reading(self._reading)
 
     def take(self, event: object) -> None:
+        if isinstance(event, TextArrived) and not self._reading.state.is_thinking:
+            return  # thirty a second, and nothing of them is in the meter but that the first one has come
         match event:
             case StatisticsChanged():
                 self._reading.memory = event.memory

@@ -87,16 +87,15 @@ class EngineState:
                 word = _tr("Warming up")
             case _:
                 word = _tr("Loading model")
-        return word if self.fraction is None else f"{word} {numbers.percent(self.fraction)}"
+        percent = numbers.percent(self.fraction)
+        return word if percent == numbers.DASH else f"{word} {percent}"
 
     def _progress_words(self, word: str, with_percent: str) -> str:
-        if self.fraction is None:
+        percent, time = numbers.percent(self.fraction), numbers.whole_seconds(self.remaining_s)
+        if percent == numbers.DASH:
             return word
-        words = with_percent.format(percent=numbers.percent(self.fraction))
-        if self.remaining_s is None:
-            return words
-        left = _tr("{time} left").format(time=numbers.whole_seconds(self.remaining_s))
-        return f"{words} · {left}"
+        words = with_percent.format(percent=percent)
+        return words if time == numbers.DASH else f"{words} · {_tr('{time} left').format(time=time)}"
 
 
 @dataclass(slots=True)
@@ -117,7 +116,7 @@ class MeterReading:
     state: EngineState = EngineState()  # frozen
 
     def context_words(self) -> str:
-        return f"{numbers.count(self.context_tokens)} / {numbers.count(self.context_length)}"
+        return f"{numbers.count(self.context_tokens)} / {numbers.count(self.context_length or None)}"
 
     def turn_words(self) -> str:
         """What the last reply read and wrote, to the token; "" before there was one."""

@@ -32,7 +32,6 @@ class MeterStrip(QAbstractButton):
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("meterStrip")
-        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)  # nothing behind it is painted for a new number
         self.setFixedHeight(_HEIGHT)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)  # the window is as narrow as it likes
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
@@ -109,6 +108,7 @@ class MeterStrip(QAbstractButton):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        self._cover()
         self._is_seen = True
         self._show_reading()
 
@@ -124,7 +124,13 @@ class MeterStrip(QAbstractButton):
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
             self._retranslate()
+        elif event.type() == QEvent.Type.StyleChange:
+            self._cover()
         super().changeEvent(event)
+
+    def _cover(self) -> None:
+        """Let nothing behind it be painted for a new number: a style sheet takes this back with each theme."""
+        self.setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
 
     @Slot()
     def _show_reading(self) -> None:
