@@ -1,8 +1,11 @@
-"""The measurements of `ember bench` and of the cache lab, each in one line of plain words."""
+"""The measurements of `ember bench` and of the cache lab: each in one line of plain words, and as a command."""
 
 from __future__ import annotations
 
+import shlex
+
 from engine.protocol.commands import BenchName
+from engine.protocol.config import Weights
 
 WORDS: dict[BenchName, str] = {
     BenchName.USE_CACHE: "the same model with its KV cache and without: time a token, first token, memory",
@@ -19,3 +22,24 @@ WORDS: dict[BenchName, str] = {
     BenchName.PREFILL: "speed of reading",
     BenchName.RESUME: "a chat that is resumed from disk against one that is read again",
 }
+
+ROOM: dict[BenchName, int] = {
+    BenchName.USE_CACHE: 131,
+    BenchName.PRECISIONS: 156,
+    BenchName.SHARED_PREFIX: 65,
+    BenchName.PREFILL_DECODE: 17,
+    BenchName.KVZIP: 160,
+}
+"""Tokens that a model has to read beyond the length it is measured at: no less than what the engine asks for."""
+
+
+def command_of(name: BenchName, context: int | None, model: str = "", weights: str = Weights.BITS_16) -> str:
+    """What to type to measure the same again; `model` as it is called, or where it lies."""
+    parts = ["ember", "bench", str(name)]
+    if context is not None:
+        parts += ["--context", str(context)]
+    if model:
+        parts += ["--model", shlex.quote(model)]
+    if weights != Weights.BITS_16:
+        parts += ["--weights", str(weights)]
+    return " ".join(parts)

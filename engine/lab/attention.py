@@ -30,6 +30,7 @@ _MOST_CALLS, _MOST_S = 15, 0.3
 _MOST_SCORES_BYTES = 2**30  # of a way that writes every score out
 _SEED = 20
 _NOT_HERE = "No available kernel", "No viable backend"  # what PyTorch says of a back end that does not run
+_ON_CUDA_ONLY = "efficient", "cudnn"
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Attend = Callable[[Tensors], torch.Tensor]
@@ -53,7 +54,11 @@ def attention(lab: Lab, context: int | None) -> dict[str, object]:
     shape = lab.model.geometry.layers[0]
     heads = lab.model.info.num_heads
     if shape.key_dim != shape.value_dim or heads % shape.kv_heads:
-        raise CannotMeasureError(f"Keys and values of {lab.model.info.name} differ in size; choose another model.")
+        raise CannotMeasureError(
+            f"Keys and values of {lab.model.info.name} differ in size; choose another model.",
+            lab.model.info.name,
+            "uneven_heads",
+        )
     context = lab.length(context, USUAL, least=_LEAST, room=0)
     lengths = sorted({max(2, round(part * context)) for part in _PARTS})
     ways = _ways(lab, heads // shape.kv_heads)
@@ -81,8 +86,8 @@ def attention(lab: Lab, context: int | None) -> dict[str, object]:
         "heads": heads,
         "kv_heads": shape.kv_heads,
         "head_dim": shape.key_dim,
+        **lab.facts(),
         "dtype": str(dtype).removeprefix("torch."),
-        "threads": torch.get_num_threads(),
     }
 
 
@@ -158,7 +163,7 @@ def _measured(way: _Way, attend: Attend | None, tensors: Tensors, expected: torc
     except (RuntimeError, ValueError) as error:
         if is_out_of_memory(error):
             raise
-        return row | {"ms": None, "max_difference": None, "error": _reason(error)}
+        return row | {"ms": None, "max_difference": None, "error": _reason(way.name, error, tensors[0].device)}
     return row
 
 
@@ -174,10 +179,11 @@ def _median_s(action: Callable[[], object], lab: Lab) -> float:
     return statistics.median(times[1:])
 
 
-def _reason(error: Exception) -> str:
+def _reason(name: str, error: Exception, device: torch.device) -> str:
+    """Why a way does not run, in words that the lab knows, else PyTorch's own."""
     words = str(error).strip()
     if any(sign in words for sign in _NOT_HERE):
-        return "not available here"
+        return "needs CUDA" if name in _ON_CUDA_ONLY and device.type == "cpu" else "not for this shape and precision"
     return words.splitlines()[0][:160] if words else type(error).__name__
 
 

@@ -37,6 +37,8 @@ def heads(lab: Lab, context: int | None) -> dict[str, object]:
             f"--context must be between {_LEAST:,} and {_MOST:,} for models with other heads.",
             prompt_tokens=str(length),
             context_length=str(_MOST),
+            least=str(_LEAST),
+            most=str(_MOST),
         )
     lab.plan(2 * len(SHARED_BY) + _ROUNDS)
     small = {kind: _read(lab, HEADS // shared_by, length) for kind, shared_by in SHARED_BY.items()}
@@ -55,7 +57,7 @@ def heads(lab: Lab, context: int | None) -> dict[str, object]:
         "head_dim": HEAD_DIM,
         "layers": LAYERS,
         "width": HEADS * HEAD_DIM,
-        "threads": torch.get_num_threads(),
+        **lab.facts(),
     }
 
 

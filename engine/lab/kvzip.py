@@ -24,7 +24,10 @@ def kvzip(lab: Lab, context: int | None) -> dict[str, object]:
     lab.need_crop()
     if not can_compress(lab.model):
         raise CannotMeasureError(
-            f"The cache of {lab.model.info.name} cannot be compressed, as not all of its layers see the whole chat."
+            f"The cache of {lab.model.info.name} cannot be compressed, as not all of its layers see the whole chat;"
+            " choose another model.",
+            lab.model.info.name,
+            "windowed",
         )
     room = max(most_asked_tokens(lab.model), MOST_STEPS)
     context = lab.length(context, USUAL, least=_LEAST, room=room)
@@ -45,6 +48,7 @@ def kvzip(lab: Lab, context: int | None) -> dict[str, object]:
         "rows": rows,
         "facts": [fact.sentence for fact in FACTS],
         "answer_tokens": recall.MOST_ANSWER_TOKENS,
+        **lab.facts(),
     }
 
 

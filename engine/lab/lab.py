@@ -6,10 +6,13 @@ Inference thread. An experiment makes caches of its own and leaves everything el
 from __future__ import annotations
 
 import math
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -27,18 +30,22 @@ from engine.protocol.errors import ContextOverflowError, EngineError
 _LEAST_STEPS, _MOST_S = 3, 2.5  # of decoding for one number
 Row = dict[str, object]
 Tell = Callable[[int, int, Row | None], None]
+Why = Literal["no_cache", "no_keys", "not_copied", "windowed", "uneven_heads", "short_context", "scoring_room"]
 
 
 class CannotMeasureError(EngineError):
-    """The loaded model has not what this experiment is about."""
+    """The loaded model has not what this experiment is about. params: model, why (a `Why`), context_length, tokens."""
 
-    code = "bench"
+    code = "cannot_measure"
+
+    def __init__(self, message: str, model: str, why: Why, **params: str) -> None:
+        super().__init__(message, model=model, why=why, **params)
 
 
-class BenchFailedError(EngineError):
-    """A measurement could not be completed."""
+class NoScratchError(EngineError):
+    """The folder in which an experiment keeps files for a moment cannot be written. params: path, reason."""
 
-    code = "bench"
+    code = "no_scratch"
 
 
 class Lab:
@@ -77,7 +84,12 @@ class Lab:
         info = self.model.info
         most = info.context_length - room
         if most < least:
-            raise CannotMeasureError(f"{info.name} reads {info.context_length:,} tokens, too few for this experiment.")
+            raise CannotMeasureError(
+                f"{info.name} reads {info.context_length:,} tokens, too few for this experiment; choose another model.",
+                info.name,
+                "short_context",
+                context_length=str(info.context_length),
+            )
         if context is None:
             return min(usual, most)
         if not least <= context <= most:
@@ -85,8 +97,33 @@ class Lab:
                 f"--context must be between {least:,} and {most:,} for {info.name}.",
                 prompt_tokens=str(context),
                 context_length=str(info.context_length),
+                least=str(least),
+                most=str(most),
             )
         return context
+
+    def facts(self) -> dict[str, object]:
+        """What every number of an experiment depends on."""
+        info = self.model.info
+        return {"dtype": info.dtype, "device": info.device, "threads": torch.get_num_threads()}
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder beside the chats' own, gone afterwards. Raises NoScratchError."""
+        parent = self.config.kv_dir
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            folder = tempfile.TemporaryDirectory(prefix="bench-", dir=parent, ignore_cleanup_errors=True)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise NoScratchError(
+                f"Ember cannot write to {parent} ({reason}), which this measurement needs; free some space, or make the"
+                " folder writable.",
+                path=str(parent),
+                reason=reason,
+            ) from error
+        with folder as name:
+            yield Path(name)
 
     def ids(self, count: int, skip: int = 0) -> list[int]:
         """`count` tokens of shipped texts, again from the beginning where they end, after the first `skip` ones."""
@@ -136,14 +173,20 @@ class Lab:
         """Raises CannotMeasureError for a model that keeps no keys and values of all tokens."""
         if not self.model.geometry.layers:
             raise CannotMeasureError(
-                f"No layer of {self.model.info.name} keeps keys and values of all tokens; choose another model."
+                f"No layer of {self.model.info.name} keeps keys and values of all tokens; choose another model.",
+                self.model.info.name,
+                "no_keys",
             )
 
     def need_crop(self) -> None:
         """Raises CannotMeasureError for a model whose cache cannot be copied and cut."""
         self.need_keys()
         if not self.model.can_persist:
-            raise CannotMeasureError(f"{self.model.info.name}'s cache cannot be copied; choose another model.")
+            raise CannotMeasureError(
+                f"{self.model.info.name}'s cache cannot be copied; choose another model.",
+                self.model.info.name,
+                "not_copied",
+            )
 
 
 def english_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -60,10 +60,12 @@ def loop(lab: Lab, context: int | None) -> dict[str, object]:
     return {
         "context": len(prompt),
         "rows": rows,
+        "question": QUESTION if context is None else None,
         "prompt": model.tokenizer.decode(prompt),
         "reply": model.tokenizer.decode(chosen),
         "finish_reason": reason,
         "bytes_per_token": model.geometry.bytes_per_token,
+        **lab.facts(),
     }
 
 

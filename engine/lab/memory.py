@@ -63,6 +63,7 @@ def memory(lab: Lab, context: int | None) -> dict[str, object]:
         "longest_tokens": max(lengths),
         "lengths": lengths,
         "bytes_per_token": lab.model.geometry.bytes_per_token,
+        **lab.facts(),
     }
 
 

@@ -71,6 +71,7 @@ def precisions(lab: Lab, context: int | None) -> dict[str, object]:
         "scored_tokens": SCORED_TOKENS,
         "reply_tokens": len(full_reply),
         "arithmetic": "float32" if exact is not None else lab.model.info.dtype,
+        **lab.facts(),
     }
 
 

@@ -33,7 +33,7 @@ def prefill_decode(lab: Lab, context: int | None) -> dict[str, object]:
         rows.append(_measure(lab, length))
         lab.step(rows[-1])
     parameters = num_parameters(lab)
-    return {"context": context, "rows": rows, "parameters": parameters, "threads": torch.get_num_threads()}
+    return {"context": context, "rows": rows, "parameters": parameters, **lab.facts()}
 
 
 def _measure(lab: Lab, length: int) -> Row:

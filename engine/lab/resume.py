@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import torch
 
 from engine.kv.manager import CacheManager
 from engine.kv.store.writer import SaveResult
-from engine.lab.lab import BenchFailedError, Lab
+from engine.lab.lab import CannotMeasureError, Lab, NoScratchError
 
 USUAL = 2048
 _NEXT_MESSAGE_TOKENS = 12
@@ -21,10 +20,16 @@ _SAVE_TIMEOUT_S = 120.0
 
 
 def resume(lab: Lab, context: int | None) -> dict[str, object]:
-    """Raises ContextOverflowError, BenchFailedError, StoppedError."""
+    """Raises ContextOverflowError, CannotMeasureError, NoScratchError, StoppedError."""
+    if not lab.model.can_persist:
+        raise CannotMeasureError(
+            f"The cache of {lab.model.info.name} cannot be saved; choose another model.",
+            lab.model.info.name,
+            "not_copied",
+        )
     context = lab.length(context, USUAL, least=1, room=_ROOM)
     lab.plan(4)
-    model, config = lab.model, lab.config
+    model = lab.model
     prompt = lab.ids(context + _NEXT_MESSAGE_TOKENS)
     done = threading.Event()
     results: list[SaveResult] = []
@@ -33,9 +38,8 @@ def resume(lab: Lab, context: int | None) -> dict[str, object]:
         results.append(result)
         done.set()
 
-    config.kv_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=config.kv_dir) as folder:
-        start = _starter(lab, on_done, Path(folder))
+    with lab.scratch() as folder:
+        start = _starter(lab, on_done, folder)
         caches = start()
         try:
             started = time.perf_counter()
@@ -46,9 +50,9 @@ def resume(lab: Lab, context: int | None) -> dict[str, object]:
             cold_s = time.perf_counter() - started
             lab.step()
             cache.rollback(context)
-            reason = caches.save("bench", "bench")
-            if reason is not None or not done.wait(_SAVE_TIMEOUT_S) or results[0].error is not None:
-                raise BenchFailedError(f"The snapshot could not be saved ({reason or results}).")
+            not_queued = caches.save("bench", "bench")
+            if not_queued is not None or not done.wait(_SAVE_TIMEOUT_S) or results[0].error is not None:
+                raise _not_saved(folder, not_queued[1] if not_queued else "", results)
             del cache
             caches.close(_SAVE_TIMEOUT_S)
             lab.step()
@@ -74,6 +78,17 @@ def resume(lab: Lab, context: int | None) -> dict[str, object]:
         "save_s": results[0].save_s,
         "bytes_written": results[0].bytes_written,
     }
+
+
+def _not_saved(folder: Path, words: str, results: list[SaveResult]) -> NoScratchError:
+    error = results[0].error if results else None
+    reason = words or (error.strerror or type(error).__name__ if error is not None else "it took too long")
+    return NoScratchError(
+        f"Ember cannot write to {folder.parent} ({reason}), which this measurement needs; free some space, and measure"
+        " again.",
+        path=str(folder.parent),
+        reason=reason,
+    )
 
 
 def _starter(lab: Lab, on_done: Callable[[SaveResult], None], folder: Path) -> Callable[[], CacheManager]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 from engine.kv.manager import CacheManager
 from engine.lab.lab import Lab, Row
@@ -29,16 +27,16 @@ def shared_prefix(lab: Lab, context: int | None) -> dict[str, object]:
         "chats": NUM_CHATS,
         "own_tokens": OWN_TOKENS,
         "totals": {name: _total(rows, is_shared=name == "shared") for name in ("apart", "shared")},
+        **lab.facts(),
     }
 
 
 def _chats(lab: Lab, context: int, *, is_shared: bool) -> list[Row]:
     """Caches of their own, in a folder of their own: the user's chats do not take part."""
     config = dataclasses.replace(lab.config, kv_precision=KV_AUTO)
-    config.kv_dir.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=config.kv_dir) as folder:
-        caches = CacheManager(lab.model, config, lambda result: None, lambda event: None, kv_dir=Path(folder))
+    with lab.scratch() as folder:
+        caches = CacheManager(lab.model, config, lambda result: None, lambda event: None, kv_dir=folder)
         try:
             for number in range(NUM_CHATS):
                 rows.append(_one(lab, caches, context, number, is_shared=is_shared))

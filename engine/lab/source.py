@@ -30,7 +30,11 @@ def kvzip_scores(lab: Lab, source: Resident) -> torch.Tensor:
     stop = extent_of(source.length).stop
     if source.working is None or not stop or room < LEAST_CHUNK:
         raise CannotMeasureError(
-            f"{source.length:,} tokens are too few, or too many, to find out what matters in them."
+            f"{source.length:,} tokens are too few, or too many, to find out what matters in them; choose another"
+            " --context.",
+            lab.model.info.name,
+            "scoring_room",
+            tokens=str(source.length),
         )
     chunk = min(CHUNK_TOKENS, room)
     scores = score(lab.model.forward, source.working, prompts, stop, lab.is_cancelled, lambda done, total: None, chunk)

@@ -46,7 +46,11 @@ class _Same:
 def use_cache(lab: Lab, context: int | None) -> dict[str, object]:
     """Raises ContextOverflowError, CannotMeasureError, StoppedError."""
     if not lab.model.can_persist:
-        raise CannotMeasureError(f"{lab.model.info.name} keeps no cache that Ember knows; choose another model.")
+        raise CannotMeasureError(
+            f"{lab.model.info.name} keeps no cache that Ember knows; choose another model.",
+            lab.model.info.name,
+            "no_cache",
+        )
     context = lab.length(context, USUAL, least=_LEAST, room=_ROOM)
     lengths = sorted({max(1, round(part * context)) for part in _PARTS})
     model = lab.model
@@ -73,8 +77,7 @@ def use_cache(lab: Lab, context: int | None) -> dict[str, object]:
         "factor": rows[-1]["factor"],
         "factor_as_replies_run": rows[-1]["factor_as_replies_run"],
         "same_tokens": dataclasses.asdict(same),
-        "threads": torch.get_num_threads(),
-        "dtype": model.info.dtype,
+        **lab.facts(),
     }
 
 

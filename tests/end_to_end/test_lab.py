@@ -25,6 +25,7 @@ from engine.worker import EngineWorker
 from tests.ui.lab_bench import RESULTS
 from ui.lab.lab_runs import RunState
 from ui.lab.lab_window import CacheLab
+from ui.lab.result_files import shown_of
 from ui.theme import Theme
 
 pytestmark = pytest.mark.timeout(400)
@@ -103,14 +104,18 @@ def test_cache_on_and_off_is_shown_and_saved_as_it_was_measured(real: RealLab, q
     assert lines["with the cache"] == tuple(row["with_ms"] for row in rows)
     run = real.lab.runs.measurement(BenchName.USE_CACHE)
     assert run is not None
-    window.files.save_table_to(tmp_path / "table.csv", run)
+    saved_as = shown_of(page.view, run)
+    window.files.save_table_to(tmp_path / "table.csv", saved_as)
     with (tmp_path / "table.csv").open(encoding="utf-8", newline="") as file:
         saved = list(csv.DictReader(file))
     for name in ("length", "without_ms", "with_ms", "factor", "kv_bytes"):
         assert [float(row[name]) for row in saved] == [row[name] for row in rows]
     assert saved[-1]["kv_bytes"] == str(CONTEXT * 23_040)
+    with (tmp_path / "table-differences.csv").open(encoding="utf-8", newline="") as file:
+        differences = {row["what"]: row for row in csv.DictReader(file)}
+    assert float(differences["fit_slope"]["without"]) == finished.result["fits"]["without"]["slope"]
     assert "Both ways chose the same 16 tokens." in page.found_words.text()
-    window.files.save_picture_to(tmp_path / "plot.png", page.view, run)
+    window.files.save_picture_to(tmp_path / "plot.png", saved_as)
     assert (tmp_path / "plot.png").stat().st_size > 10_000
 
 

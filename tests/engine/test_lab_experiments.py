@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from app.commands.bench_tables import bench_lines
+from app.experiments import ROOM
 from engine import bench
 from engine.fidelity import recall
 from engine.fidelity.divergence import StoppedError
@@ -19,15 +20,17 @@ from engine.kv.arena import KVArena
 from engine.lab import heads as heads_experiment
 from engine.lab import lab as surroundings
 from engine.lab.fit import fit_line
-from engine.lab.lab import CannotMeasureError, finite
+from engine.lab.lab import CannotMeasureError, NoScratchError, Why, finite
 from engine.lab.memory import chat_lengths
 from engine.model.loader import LoadedModel, load_model
 from engine.one_thread import one_thread
 from engine.protocol.commands import BenchName, RunBench
 from engine.protocol.config import EngineConfig, Weights
 from engine.protocol.errors import ContextOverflowError
+from engine.protocol.events import Failed
 from tests.engine.conftest import build_model
 from tests.engine.families import BY_NAME
+from ui.lab.run_words import failure_words
 
 BYTES_PER_TOKEN = 2 * 3 * 2 * 16 * 4  # of the tiny model: layers, KV heads, head_dim, float32
 ROWS = 5
@@ -170,13 +173,14 @@ def test_every_kind_of_cache_can_be_compared_with_none(
 def test_what_keeps_no_cache_cannot_be_compared(
     load: Callable[[Path], LoadedModel], engine_config: EngineConfig, tmp_path: Path
 ) -> None:
-    with pytest.raises(CannotMeasureError, match="keeps no cache"):
+    with pytest.raises(CannotMeasureError, match="keeps no cache") as refused:
         bench.run(
             RunBench("", BenchName.USE_CACHE),
             load(BY_NAME["rwkv"].save(tmp_path / "rwkv")),
             engine_config,
             lambda: False,
         )
+    assert refused.value.params == {"model": "rwkv", "why": "no_cache"}
 
 
 def test_a_line_is_fitted_as_by_hand() -> None:
@@ -314,7 +318,8 @@ def test_every_way_of_attending_computes_the_same(
     missing = [row for row in found.rows if row["error"] is not None]
     assert all((row["ms"], row["max_difference"]) == (None, None) for row in missing)
     if not torch.cuda.is_available():
-        assert {(row["backend"], row["error"]) for row in missing} >= {("cudnn", "not available here")}
+        told = {(row["backend"], row["error"]) for row in missing}
+        assert told >= {("cudnn", "needs CUDA"), ("efficient", "needs CUDA")}
 
 
 @pytest.mark.native_dtype
@@ -451,8 +456,11 @@ def test_each_ends_at_once_when_cancelled(
 def test_a_context_that_does_not_fit_is_refused_in_a_sentence(
     load: Callable[[Path], LoadedModel], engine_config: EngineConfig, tiny_model: Path, name: BenchName, context: int
 ) -> None:
-    with pytest.raises(ContextOverflowError, match=r"^--context must be between \d+ and [\d,]+ for tiny\.$"):
+    with pytest.raises(ContextOverflowError, match=r"^--context must be between \d+ and [\d,]+ for tiny\.$") as refused:
         bench.run(RunBench("", name, context), load(tiny_model), engine_config, lambda: False)
+    most = int(refused.value.params["most"])
+    assert int(refused.value.params["least"]) < most <= 512
+    assert 512 - most <= ROOM.get(name, 512), "the window offers no length that is refused"
 
 
 @pytest.mark.parametrize(
@@ -471,8 +479,30 @@ def test_a_model_without_such_a_cache_is_refused_in_a_sentence(
 def test_kvzip_is_refused_where_layers_do_not_see_the_whole_chat(
     load: Callable[[Path], LoadedModel], engine_config: EngineConfig, window_model: Path
 ) -> None:
-    with pytest.raises(CannotMeasureError, match="see the whole chat"):
+    with pytest.raises(CannotMeasureError, match="see the whole chat") as refused:
         bench.run(RunBench("", BenchName.KVZIP), load(window_model), engine_config, lambda: False)
+    assert refused.value.params["why"] == "windowed"
+
+
+def test_why_a_model_cannot_be_measured_is_said_in_the_windows_words() -> None:
+    told = {"model": "tiny", "context_length": "64", "tokens": "9", "why": ""}
+    unknown = failure_words(Failed("", None, CannotMeasureError.code, "", told))
+    for why in get_args(Why):
+        words = failure_words(Failed("", None, CannotMeasureError.code, "", told | {"why": why}))
+        assert words != unknown, why
+        assert words.endswith(".")
+        assert "choose another" in words
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(
+    load: Callable[[Path], LoadedModel], engine_config: EngineConfig, tiny_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    config = replace(engine_config, kv_dir=tmp_path / "file" / "kv")
+    for name in (BenchName.SHARED_PREFIX, BenchName.RESUME):
+        with pytest.raises(NoScratchError, match=r"^Ember cannot write to .*; free some space") as refused:
+            bench.run(RunBench("", name, 64), load(tiny_model), config, lambda: False)
+        assert set(refused.value.params) == {"path", "reason"}
 
 
 def test_a_number_that_is_none_is_told_as_none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,13 +10,16 @@ from typing import Any
 
 import pytest
 from PySide6.QtCore import QCoreApplication, QEvent
-from PySide6.QtWidgets import QLabel
+from PySide6.QtGui import QImage
+from PySide6.QtWidgets import QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.machine_memory import MachineMemory
 from app.model_library import ModelLibrary
 from engine.protocol.events import ModelInfo
 from ui.lab.calculator_page import CalculatorPage
+from ui.lab.figures import binary_size
+from ui.lab.result_files import ResultFiles
 from ui.theme import Theme
 
 GIB = 2**30
@@ -30,9 +34,11 @@ def library(tmp_path: Path) -> ModelLibrary:
 @pytest.fixture
 def open_page(qtbot: QtBot, theme: Theme, library: ModelLibrary) -> Iterator[Open]:
     pages: list[CalculatorPage] = []
+    window = QWidget()
 
     def opened(loaded: ModelInfo | None = None) -> CalculatorPage:
-        page = CalculatorPage(library, theme, lambda: loaded, lambda: MachineMemory(3 * GIB, 8 * GIB))
+        files = ResultFiles(theme, window)
+        page = CalculatorPage(library, theme, lambda: loaded, files, lambda: MachineMemory(3 * GIB, 8 * GIB))
         pages.append(page)
         page.resize(900, 700)
         page.show()
@@ -42,6 +48,7 @@ def open_page(qtbot: QtBot, theme: Theme, library: ModelLibrary) -> Iterator[Ope
     for page in pages:
         page.close()
         page.deleteLater()
+    window.deleteLater()
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)  # a change of theme asks every widget there is
 
 
@@ -147,6 +154,10 @@ def test_heads_are_compared_at_the_same_width(page: CalculatorPage) -> None:
         ("tokens", "many", "Tokens of a chat: give a whole number from 1 to 1,000,000,000,000."),
         ("tokens", "9" * 20, "Tokens of a chat: give a whole number from 1 to 1,000,000,000,000."),
         ("batch", "²", "Chats at once: give a whole number from 1 to 1,000,000."),
+        ("batch", "삼", "Chats at once: give a whole number from 1 to 1,000,000."),
+        ("layers", "３２", "Layers: give a whole number from 1 to 10,000."),
+        ("tokens", "1e12", "Tokens of a chat: give a whole number from 1 to 1,000,000,000,000."),
+        ("head_dim", "", "Numbers of a head: give a whole number from 1 to 65,536."),
         ("heads", "7", "7 query heads cannot share 8 KV heads evenly; give a multiple of them."),
     ],
 )
@@ -211,6 +222,70 @@ def test_no_number_is_shown_that_is_none(page: CalculatorPage) -> None:
     shown = " ".join(label.text() for label in page.findChildren(QLabel)) + str(cells(page, 0))
     assert not {"nan", "inf", "None"} & {*shown.split()}
     page.plots.grab()
+
+
+def test_the_answer_is_saved_as_it_is_shown(
+    page: CalculatorPage, theme: Theme, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type_in(page, layers=80, heads=64, kv_heads=8, head_dim=128, tokens=131_072)
+    shown = page.shown()
+    assert shown is not None
+    files = ResultFiles(theme, page)
+    files.save_table_to(tmp_path / "size.csv", shown)
+    with (tmp_path / "size.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    by_name = {row["precision"]: row for row in rows}
+    assert by_name["16bit"]["bytes"] == str(40 * GIB)
+    assert by_name["16bit"]["bytes_per_token"] == "327680"
+    assert [binary_size(int(row["bytes"])) for row in rows] == [row[2] for row in cells(page, 0)]
+    assert [f"{int(row['fits_tokens']):,}" for row in rows] == [row[4] for row in cells(page, 0)]
+    assert {row["command"] for row in rows} == {page.command.text}
+    with (tmp_path / "size-heads.csv").open(encoding="utf-8", newline="") as file:
+        heads = [(row["kind"], row["kv_heads"], row["multiple"]) for row in csv.DictReader(file)]
+    assert heads == [("MHA", "64", "64.0"), ("GQA", "8", "8.0"), ("MQA", "1", "1.0")]
+    with (tmp_path / "size-layers.csv").open(encoding="utf-8", newline="") as file:
+        assert [(row["kind"], row["layers"], row["bytes"]) for row in csv.DictReader(file)] == [
+            ("full", "80", str(40 * GIB))
+        ]
+    files.save_picture_to(tmp_path / "size.png", shown)
+    assert QImage(str(tmp_path / "size.png")).width() == 1920
+    assert shown.title == "40.00 GiB for 131,072 tokens"
+
+
+def test_a_click_asks_where_to_save_and_nothing_is_saved_of_a_wrong_number(
+    page: CalculatorPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(ResultFiles, "_ask", lambda files, title, kinds, name, save: asked.append(name))
+    page.picture_button.click()
+    page.table_button.click()
+    assert asked == ["ember-size-8192.png", "ember-size-8192.csv"]
+    type_in(page, layers=0)
+    assert page.shown() is None
+    assert not page.table_button.isVisible()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder: (folder / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}'),
+        lambda folder: (folder / "config.json").write_text("{"),
+        lambda folder: (folder / "config.json").unlink(),
+    ],
+    ids=["no head_dim", "cut short", "no config"],
+)
+def test_a_model_that_is_spoilt_on_disk_is_one_sentence(
+    library: ModelLibrary, open_page: Open, tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    config = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+    folder = add_model(library, tmp_path / "small", config)
+    page = open_page()
+    spoil(folder)
+    page.form.model.setCurrentIndex(page.form.model.findText("small"))
+    assert page.total.text() == (
+        "The files of this model do not tell what its cache keeps; type the numbers in instead."
+    )
+    assert page.answer is None
 
 
 def test_every_field_has_a_name(page: CalculatorPage) -> None:

@@ -78,8 +78,9 @@ def test_an_axis_writes_as_many_decimals_as_its_steps_need() -> None:
 
 
 def test_numbers_have_three_figures_and_none_is_a_dash() -> None:
-    numbers = [812.4, 58.84, 7.416, 0.0123, 0.00012, 0.0, 12_345]
-    assert [figures.figure(one) for one in numbers] == ["812", "58.8", "7.42", "0.012", "1.2e-4", "0", "12,345"]
+    numbers = [812.4, 58.84, 7.416, 0.0123, 0.00134, 0.00012, 0.0, 12_345]
+    words = ["812", "58.8", "7.42", "0.012", "0.0013", "1.2e-4", "0", "12,345"]
+    assert [figures.figure(one) for one in numbers] == words
     assert [figures.figure(one) for one in (None, math.nan, math.inf, "x", True)] == ["–"] * 5
     assert [figures.milliseconds(None), figures.times(math.nan), figures.percent(None)] == ["–"] * 3
     assert figures.binary_size(2**30) == "1.00 GiB"

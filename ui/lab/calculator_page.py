@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import QCoreApplication, QEvent, Qt, Signal, Slot
-from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QScrollArea, QVBoxLayout, QWidget
 
 from app.cache_fit import what_fits
 from app.cache_size import cache_bytes, heads_compared
 from app.errors import AppError
+from app.experiments_size import size_tables
 from app.machine_memory import MachineMemory, read_machine_memory
 from app.model_library import ModelLibrary
 from app.model_on_disk import ModelOnDisk, read_model
@@ -23,7 +26,10 @@ from ui.lab.calculator_words import Answer
 from ui.lab.command_line import CommandLine
 from ui.lab.experiment_page import reading_width
 from ui.lab.plot_cards import PlotCards
+from ui.lab.result_files import ResultFiles, Shown
 from ui.lab.results_table import ResultsTable
+from ui.lab.run_words import time_words
+from ui.settings.dialog_notice import DialogNotice
 from ui.theme import Theme
 from ui.tokens import SPACE_L, SPACE_M, SPACE_S, SPACE_XL
 
@@ -42,11 +48,13 @@ class CalculatorPage(QScrollArea):
         library: ModelLibrary,
         theme: Theme,
         loaded: Callable[[], ModelInfo | None],
+        files: ResultFiles,
         memory: Callable[[], MachineMemory] = read_machine_memory,
     ) -> None:
         """`loaded`: the model whose weights are in memory already."""
         super().__init__()
         self._loaded = loaded
+        self._files = files
         self._memory = memory
         self._model: ModelOnDisk | None = None
         self._model_failure = ""
@@ -56,6 +64,8 @@ class CalculatorPage(QScrollArea):
         self.words.setObjectName("labWords")
         self.form = CalculatorForm(library)
         self.total, self.detail, self.fits = QLabel(), QLabel(), QLabel()
+        self.notice = DialogNotice()
+        self.picture_button, self.table_button = QPushButton(), QPushButton()
         self.plots = PlotCards(theme)
         self.tables: list[ResultsTable] = []
         self._titles: list[QLabel] = []
@@ -64,6 +74,9 @@ class CalculatorPage(QScrollArea):
         self._lay_out()
         self.form.changed.connect(self.refresh)
         self.form.model_chosen.connect(self._on_model_chosen)
+        for button, ask in ((self.picture_button, files.ask_for_picture), (self.table_button, files.ask_for_table)):
+            button.setAutoDefault(False)
+            button.clicked.connect(partial(self._save, ask))
         self.retranslate()
 
     @Slot()
@@ -85,7 +98,7 @@ class CalculatorPage(QScrollArea):
             self.plots.show_plots([words.plot(self.answer)])
             self.command.show_command(self._command(numbers))
             is_size = True
-        for widget in (self.detail, self.fits, self.plots, self.command):
+        for widget in (self.detail, self.fits, self.plots, self.command, self.picture_button, self.table_button):
             widget.setVisible(is_size)
         self.total.setProperty("kind", "greeting" if is_size else "notice")
         self.total.style().unpolish(self.total)
@@ -103,8 +116,33 @@ class CalculatorPage(QScrollArea):
                 "free now."
             )
         )
+        self.picture_button.setText(self.tr("Save picture…"))
+        self.table_button.setText(self.tr("Save table…"))
         self.form.retranslate()
         self.refresh()
+
+    def shown(self) -> Shown | None:
+        """What there is to save; None while there is no answer."""
+        answer = self.answer
+        if answer is None:
+            return None
+        now = datetime.now().astimezone()
+        model = self.form.model.currentText() if self._model is not None else None
+        about = " · ".join(filter(None, ("Ember", model, *words.detail_words(answer).splitlines(), time_words(now))))
+        return Shown(
+            f"ember-size-{answer.asked.tokens}",
+            words.total_words(answer),
+            about,
+            (words.plot(answer),),
+            words.tables(answer),
+            size_tables(answer.shape, answer.asked, answer.fits, answer.heads, self.command.text, now, model),
+        )
+
+    def _save(self, ask: Callable[[Shown], None]) -> None:
+        shown = self.shown()
+        if shown is not None:
+            self.notice.hide()
+            ask(shown)
 
     @Slot(object)
     def _on_model_chosen(self, path: Path | None) -> None:
@@ -184,10 +222,17 @@ class CalculatorPage(QScrollArea):
             label.setWordWrap(True)
             _inside(result).addWidget(label)
         self.detail.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        saving = QHBoxLayout()
+        saving.setSpacing(SPACE_S)
+        saving.addWidget(self.picture_button)
+        saving.addWidget(self.table_button)
+        saving.addStretch(1)
+        _inside(result).addLayout(saving)
         self.fits.setProperty("kind", "muted")
         self.words.setWordWrap(True)
         column.addWidget(self.title)
         column.addLayout(reading_width(self.words))
+        column.addWidget(self.notice)
         column.addWidget(form_card)
         column.addWidget(result)
         for _ in range(_NUM_TABLES):

@@ -34,6 +34,10 @@ class CommandLine(QWidget):
         column.addLayout(row)
         self._retranslate()
 
+    @property
+    def text(self) -> str:
+        return self.command.text()
+
     def show_command(self, command: str) -> None:
         self.command.setText(command)
         self.copy_button.setEnabled(bool(command))

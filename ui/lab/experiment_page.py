@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.experiments import ROOM, command_of
 from engine.protocol.commands import BenchName
 from ui.composer.wrap_layout import WrapLayout
 from ui.lab.command_line import CommandLine
@@ -25,7 +26,7 @@ from ui.lab.lab_runs import AT_WORK, LabRuns, Measurement, RunState
 from ui.lab.loop_steps import LoopSteps
 from ui.lab.plot_cards import PlotCards
 from ui.lab.replies import Replies
-from ui.lab.result_files import ResultFiles
+from ui.lab.result_files import ResultFiles, shown_of
 from ui.lab.results_table import ResultsTable
 from ui.lab.run_words import facts_words, state_words
 from ui.lab.view import Found, Table, View, count
@@ -131,20 +132,19 @@ class ExperimentPage(QScrollArea):
     def _on_picture_clicked(self) -> None:
         run = self._runs.measurement(self.view.name)
         if run is not None:
-            self._files.ask_for_picture(self.view, run)
+            self._files.ask_for_picture(shown_of(self.view, run))
 
     @Slot()
     def _on_table_clicked(self) -> None:
         run = self._runs.measurement(self.view.name)
         if run is not None:
-            self._files.ask_for_table(run)
+            self._files.ask_for_table(shown_of(self.view, run))
 
     @Slot()
     def _show_command(self) -> None:
-        parts = ["ember", "bench", str(self.view.name)]
-        if self.chosen_context is not None:
-            parts += ["--context", str(self.chosen_context)]
-        self.command.show_command(" ".join([*parts, "--json"]))
+        model = self._runs.model
+        of_model = () if model is None else (model.name, str(model.weights))
+        self.command.show_command(command_of(self.view.name, self.chosen_context, *of_model))
 
     # Qt overrides
 
@@ -218,11 +218,12 @@ class ExperimentPage(QScrollArea):
         self.context_label.setVisible(bool(self.view.contexts))
 
     def _offer_contexts(self) -> None:
-        """Only what the loaded model reads can be chosen."""
+        """Only what the loaded model reads, with what the measurement needs beyond it, can be chosen."""
         model, items = self._runs.model, self.context.model()
         if model is None or not self.view.is_bound_by_model or not isinstance(items, QStandardItemModel):
             return
-        fitting = [number for number, one in enumerate(self.view.contexts) if one <= model.context_length]
+        most = model.context_length - ROOM.get(self.view.name, 0)
+        fitting = [number for number, one in enumerate(self.view.contexts) if one <= most]
         for number in range(self.context.count()):
             items.item(number).setEnabled(number in fitting)
         if fitting and self.context.currentIndex() not in fitting:

@@ -26,7 +26,7 @@ def figure(value: object) -> str:
     if size and size < 0.001:
         mantissa, exponent = f"{number:.1e}".split("e")
         return f"{QLocale().toString(float(mantissa), 'f', 1)}e{int(exponent)}"
-    decimals = 0 if size >= 100 or not size else 1 if size >= 10 else 2 if size >= 1 else 3
+    decimals = 0 if size >= 100 or not size else 1 if size >= 10 else 2 if size >= 1 else 3 if size >= 0.01 else 4
     return QLocale().toString(number, "f", decimals)
 
 
@@ -82,3 +82,10 @@ def tokens(value: object) -> str:
     if number == 1:
         return _tr("1 token")
     return DASH if number is None else _tr("{count} tokens").format(count=QLocale().toString(int(number)))
+
+
+def threads(value: object) -> str:
+    number = known(value)
+    if number == 1:
+        return _tr("1 thread")
+    return DASH if number is None else _tr("{count} threads").format(count=QLocale().toString(int(number)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from time import monotonic
 from typing import Any
@@ -41,6 +42,8 @@ class RunState(StrEnum):
 
 
 AT_WORK = (RunState.WAITING, RunState.RUNNING, RunState.STOPPING)
+MODEL_CHANGED = "model_changed"
+_STOPPED = "bench"  # the engine's code for a measurement that was cancelled
 
 
 @dataclass(slots=True)
@@ -50,7 +53,8 @@ class Measurement:
     name: BenchName
     request_id: str
     context: int | None
-    model: str
+    model: ModelInfo
+    asked_at: datetime
     state: RunState = RunState.WAITING
     rows: list[Mapping[str, Any]] = field(default_factory=list)
     result: Mapping[str, Any] = field(default_factory=dict)
@@ -63,6 +67,21 @@ class Measurement:
     @property
     def found(self) -> Found:
         return Found(self.rows, self.result, self.result.get("context", self.context))
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """The result; of a measurement that did not come to its end, what there is of it."""
+        if self.result:
+            return self.result
+        model = self.model
+        return {
+            "context": self.context,
+            "model": model.name,
+            "weights": str(model.weights),
+            "dtype": model.dtype,
+            "device": model.device,
+            "rows": self.rows,
+        }
 
 
 class LabRuns(QObject):
@@ -107,7 +126,8 @@ class LabRuns(QObject):
             return
         request_id = uuid4().hex
         self._own.add(request_id)
-        self.running = self._measured[name] = Measurement(name, request_id, context, model.name)
+        asked_at = datetime.now().astimezone()
+        self.running = self._measured[name] = Measurement(name, request_id, context, model, asked_at)
         self._engine.submit(RunBench(request_id, name, context))
         self.changed.emit(None)
 
@@ -154,16 +174,27 @@ class LabRuns(QObject):
                     self._loading = None
                     self._use(None)
             case EngineStopped():
-                self.running = None
                 self._replies.clear()
+                if self.running is not None:
+                    self.running.state = RunState.STOPPED
+                    self.running = None
+                    self.changed.emit(None)
         return False
 
     def _use(self, model: ModelInfo | None) -> None:
+        """What was found goes with its model; of what is amid its run, it is told that it was for nothing."""
         identity = _identity(model)
-        if identity != self._of:
-            self._of = identity
-            self.forget()
-        else:
+        if identity == self._of:
+            self.changed.emit(None)
+            return
+        self._of = identity
+        lost = self.running
+        self.forget()
+        if lost is not None:
+            lost.rows = []
+            lost.state = RunState.FAILED
+            lost.failure = Failed(lost.request_id, None, MODEL_CHANGED, "The model was changed while measuring.", {})
+            self._measured[lost.name] = lost
             self.changed.emit(None)
 
     def _tell_waiting(self) -> None:
@@ -195,7 +226,8 @@ class LabRuns(QObject):
                 run.state = RunState.DONE
                 run.seconds = monotonic() - run.started_at
             case Failed():
-                run.state = RunState.STOPPED if run.state is RunState.STOPPING else RunState.FAILED
+                is_stopped = run.state is RunState.STOPPING or event.code == _STOPPED
+                run.state = RunState.STOPPED if is_stopped else RunState.FAILED
                 run.failure = event
         self.running = None
         self.changed.emit(None)

@@ -10,11 +10,11 @@ _SHEET = Template("""
 QWidget#cacheLab { background: $window; }
 QWidget#labSide { background: $sidebar; border-right: 1px solid $line; }
 QWidget#labPage { background: transparent; }
-QListWidget#labList { border: 2px solid transparent; border-radius: ${control}px; background: transparent; }
-QListWidget#labList:focus { border: 2px solid $accent; }
-QListWidget#labList::item { padding: 8px 10px; border-radius: 6px; color: $text; }
+QListWidget#labList { border: none; background: transparent; outline: none; }
+QListWidget#labList::item { padding: 8px; border: 2px solid transparent; border-radius: ${control}px; color: $text; }
 QListWidget#labList::item:hover { background: $selection; }
 QListWidget#labList::item:selected { background: $selection; color: $text; }
+QListWidget#labList[isByKey="true"]::item:focus { border-color: $accent; }
 QLabel#labWords { color: $muted; }
 QLabel#labCommand { color: $muted; font-size: ${secondary}px; }
 QProgressBar { background: $line; border: none; border-radius: 3px; max-height: 6px; min-height: 6px; }

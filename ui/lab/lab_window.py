@@ -20,6 +20,7 @@ from ui.lab.calculator_page import CalculatorPage, calculator_name
 from ui.lab.experiment_page import ExperimentPage
 from ui.lab.lab_runs import LabRuns
 from ui.lab.lab_style import lab_style
+from ui.lab.page_list import PageList
 from ui.lab.result_files import ResultFiles
 from ui.lab.view import View
 from ui.lab.views.attention import AttentionView
@@ -109,8 +110,7 @@ class LabWindow(QWidget):
         self.files = ResultFiles(theme, self)
         self.title = QLabel()
         self.title.setProperty("kind", "title")
-        self.list = QListWidget()
-        self.list.setObjectName("labList")
+        self.list = PageList()
         self.stack = QStackedWidget()
         self.views = {view.name: view for view in all_views()}
         self._library = library
@@ -179,9 +179,7 @@ class LabWindow(QWidget):
 
     @Slot(str)
     def _on_told(self, words: str) -> None:
-        page = self.page
-        if isinstance(page, ExperimentPage):
-            page.notice.show_words(words)
+        self.page.notice.show_words(words)
 
     @Slot()
     def _stop_or_close(self) -> None:
@@ -220,7 +218,7 @@ class LabWindow(QWidget):
 
     def _make_page(self, row: int) -> ExperimentPage | CalculatorPage:
         if row == len(self.views):
-            return CalculatorPage(self._library, self._theme, lambda: self._runs.model)
+            return CalculatorPage(self._library, self._theme, lambda: self._runs.model, self.files)
         page = ExperimentPage(list(self.views.values())[row], self._theme, self._runs, self.files)
         page.run_requested.connect(self._runs.start)
         page.stop_requested.connect(self._runs.stop)

@@ -140,12 +140,14 @@ class LoopSteps(QFrame):
         chosen = html.escape(token_words(row["text"]))
         self.text.setText(f"{html.escape(before)}<b><u>{chosen}</u></b>")
         self.text.setAccessibleName(before + row["text"])
-        words = self.tr("Read {fed} in {time}; the cache holds {tokens} tokens now, {size}.")
+        grown = row["cache_bytes"] - (self._rows[number - 2]["cache_bytes"] if number > 1 else 0)
+        words = self.tr("Read {fed} in {time}; the cache grew by {grown} to {tokens} tokens, {size}.")
         fed = self.tr("1 token") if row["fed"] == 1 else self.tr("{count} tokens").format(count=count(row["fed"]))
         self.about.setText(
             words.format(
                 fed=fed,
                 time=milliseconds(row["ms"]),
+                grown=numbers.size(grown),
                 tokens=count(row["cache_tokens"]),
                 size=numbers.size(row["cache_bytes"]),
             )

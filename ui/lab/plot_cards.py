@@ -54,4 +54,5 @@ class PlotCards(QWidget):
             self._grid.setColumnStretch(place, 1 if place < columns else 0)
         self._columns = columns
         for number, card in enumerate(self._cards):
-            self._grid.addWidget(card, number // columns, number % columns)
+            is_alone = number == len(self._cards) - 1 and number % columns == 0  # it takes the whole line
+            self._grid.addWidget(card, number // columns, number % columns, 1, columns if is_alone else 1)

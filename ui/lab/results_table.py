@@ -19,8 +19,9 @@ from ui.theme import ui_font
 from ui.tokens import SECONDARY_PX, TEXT_PX
 
 _ROW_HEIGHT, _HEAD_HEIGHT = 32, 34
-_SCROLL_BAR = 12
-_MOST_WORDS = 320  # px of a first column
+_FOOT, _SCROLL_BAR = 4, 12
+_MOST_WORDS = 320  # px of a first column, where there is little room
+_PADDING, _LEAST_PADDING = 28, 23
 
 
 class ResultsTable(QTableWidget):
@@ -28,6 +29,7 @@ class ResultsTable(QTableWidget):
         super().__init__(parent)
         self.setObjectName("labTable")
         self.table: Table | None = None
+        self._is_wider = False  # than the page
         self.verticalHeader().hide()
         self.verticalHeader().setDefaultSectionSize(_ROW_HEIGHT)
         self.horizontalHeader().setHighlightSections(False)
@@ -68,7 +70,7 @@ class ResultsTable(QTableWidget):
 
     def sizeHint(self) -> QSize:
         rows = self.rowCount() * _ROW_HEIGHT
-        return QSize(300, _HEAD_HEIGHT + rows + _SCROLL_BAR)
+        return QSize(300, _HEAD_HEIGHT + rows + (_SCROLL_BAR if self._is_wider else _FOOT))
 
     def minimumSizeHint(self) -> QSize:
         return QSize(120, self.sizeHint().height())
@@ -108,16 +110,24 @@ class ResultsTable(QTableWidget):
             return
         plain, bold = self.fontMetrics(), QFontMetrics(ui_font(TEXT_PX, QFont.Weight.DemiBold))
         strong = self.table.strong if self.table is not None else frozenset()
+        head_metrics = QFontMetrics(ui_font(SECONDARY_PX, QFont.Weight.DemiBold))
         wanted = []
         for place in range(columns):
             head = self.horizontalHeaderItem(place)
-            texts = [head.text() if head else "", *(self._text(row, place) for row in range(self.rowCount()))]
             metrics = bold if place in strong else plain
-            widest = max(metrics.horizontalAdvance(text) for text in texts) + 28
-            wanted.append(min(widest, _MOST_WORDS) if place == 0 else widest)
-        left = max(0, self.viewport().width() - sum(wanted)) // columns
-        for place, wide in enumerate(wanted):
-            self.setColumnWidth(place, wide + left)
+            widths = [metrics.horizontalAdvance(self._text(row, place)) for row in range(self.rowCount())]
+            wanted.append(max([head_metrics.horizontalAdvance(head.text() if head else ""), *widths]))
+        room = self.viewport().width()
+        padding = max(_LEAST_PADDING, min(_PADDING, (room - sum(wanted)) // columns))
+        if sum(wanted) + columns * padding > room:
+            wanted[0] = min(wanted[0], _MOST_WORDS - padding)
+        wide = [one + padding for one in wanted]
+        left = max(0, room - sum(wide)) // columns
+        for place, one in enumerate(wide):
+            self.setColumnWidth(place, one + left)
+        if (is_wider := sum(wide) > room) != self._is_wider:
+            self._is_wider = is_wider
+            self.updateGeometry()
 
     def _text(self, row: int, place: int) -> str:
         item = self.item(row, place)

@@ -6,7 +6,7 @@ from PySide6.QtCore import QCoreApplication
 
 from engine.protocol.commands import BenchName
 from ui import numbers
-from ui.lab.figures import figure, known, milliseconds
+from ui.lab.figures import figure, known, milliseconds, threads
 from ui.lab.plot_data import Plot, PlotKind, Series
 from ui.lab.view import Found, Row, Table, View, column, count, quick
 
@@ -92,28 +92,39 @@ class AttentionView(View):
         )
 
     def tables(self, found: Found) -> tuple[Table, ...]:
-        heads = (
-            _tr("Way"),
-            _tr("Phase"),
-            _tr("Tokens"),
-            _tr("Time"),
-            _tr("Largest difference"),
-            _tr("Threads"),
-            _tr("Note"),
+        return (
+            _table(found, "prefill", _tr("Prefill, time in one layer")),
+            _table(found, "decode", _tr("Decode, time in one layer")),
         )
-        rows = tuple(
+
+
+def _table(found: Found, phase: str, title: str) -> Table:
+    """A line a way, its times at every length beside one another."""
+    rows = [row for row in found.rows if row["phase"] == phase]
+    lengths = list(dict.fromkeys(row["length"] for row in rows))
+    heads = (
+        _tr("Way"),
+        *(_tr("{tokens} tokens").format(tokens=count(length)) for length in lengths),
+        _tr("Largest difference"),
+        _tr("Note"),
+    )
+    by_way: dict[str, list[Row]] = {}
+    for row in rows:
+        by_way.setdefault(row["backend"], []).append(row)
+    cells = []
+    for way, mine in by_way.items():
+        times = {row["length"]: row["ms"] for row in mine}
+        differences = [value for row in mine if (value := known(row["max_difference"])) is not None]
+        used = [row["threads"] for row in mine if known(row["ms"]) is not None]
+        cells.append(
             (
-                backend_words(row["backend"]),
-                _tr("prefill") if row["phase"] == "prefill" else _tr("decode"),
-                count(row["length"]),
-                milliseconds(row["ms"]),
-                figure(row["max_difference"]),
-                count(row["threads"]) if known(row["ms"]) is not None else numbers.DASH,
-                _error_words(row["error"]),
+                backend_words(way),
+                *(milliseconds(times.get(length)) for length in lengths),
+                figure(max(differences, default=None)),
+                threads(used[-1]) if used else _error_words(mine[-1]["error"]),
             )
-            for row in found.rows
         )
-        return (Table("", heads, rows, frozenset({3})),)
+    return Table(title, heads, tuple(cells), frozenset({len(lengths)} if lengths else ()))
 
 
 def _longest(found: Found, phase: str) -> list[Row]:
@@ -144,9 +155,11 @@ def backend_words(backend: str) -> str:
 def _error_words(error: str | None) -> str:
     match error:
         case None:
-            return ""
-        case "not available here":
-            return _tr("not on this machine")
+            return numbers.DASH
+        case "needs CUDA":
+            return _tr("needs an NVIDIA card")
+        case "not for this shape and precision":
+            return _tr("not for this model's shape")
         case "not used for reading":
             return _tr("not used for reading")
         case "the scores take too much memory":

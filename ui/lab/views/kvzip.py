@@ -60,10 +60,14 @@ class KvzipView(View):
         return (
             words
             + " "
-            + _tr("With {share} kept, {recalled} of {asked} are.").format(
+            + _tr(
+                "With {share} kept, {recalled} of {asked} are; the beginning and the end of a chat always stay, so "
+                "that it takes {ratio} of the bytes then."
+            ).format(
                 share=percent(last["keep_percent"] / 100),
                 recalled=count(last["recalled"]),
                 asked=count(last["asked"]),
+                ratio=percent(last["ratio_whole"]),
             )
         )
 
@@ -103,7 +107,7 @@ class KvzipView(View):
                 percent(row["ratio_whole"], 1),
                 _tr("{found} of {asked}").format(found=count(row["recalled"]), asked=count(row["asked"])),
                 numbers.speed(known(row["decode_tps"])),
-                times(row["decode_ratio"]),
+                times(None if row["keep_percent"] == 100 else row["decode_ratio"]),
             )
             for row in found.rows
         )

@@ -38,12 +38,14 @@ class LoopView(View):
             "The first step read all {prompt} tokens of the question in {first}. Each of the {steps} steps after it "
             "read one token, and added {bytes} to the cache."
         )
-        return words.format(
+        told = words.format(
             prompt=count(first["fed"]),
             first=milliseconds(first["ms"]),
             steps=count(len(rest)),
             bytes=numbers.size(found.result.get("bytes_per_token")),
         )
+        question = found.result.get("question")
+        return " ".join([_tr("Asked was: “{question}”").format(question=question), told] if question else [told])
 
     def plots(self, found: Found) -> tuple[Plot, ...]:
         rows = found.rows

@@ -14,6 +14,7 @@ from ui.lab.plot_data import Plot, PlotKind, Series
 from ui.lab.view import Found, Table, View, a_minute, column, count
 
 _WORTH = 1.05  # times as fast, from where on it is called faster
+_FLAT = 0.1  # of the length's growth, up to which a time is called nearly flat
 
 
 def _tr(source: str) -> str:
@@ -56,13 +57,14 @@ class UseCacheView(View):
         without, with_cache = _growth(fits.get("without")), _growth(fits.get("with"))
         if without is not None and with_cache is not None:
             words = _tr(
-                "From {shortest} to {longest} tokens, the line through the times grows {without} without a cache and "
-                "{with_cache} with it."
+                "From {shortest} to {longest} tokens, {length} the length, the line through the times grows {without} "
+                "without a cache and {with_cache} with it."
             )
             parts.append(
                 words.format(
                     shortest=count(found.rows[0]["length"]),
                     longest=count(last["length"]),
+                    length=times(_plain(last["length"] / found.rows[0]["length"])),
                     without=times(without),
                     with_cache=times(with_cache),
                 )
@@ -142,7 +144,12 @@ class UseCacheView(View):
             for row in found.result.get("table", [])
         ]
         fits = found.result.get("fits", {})
-        rows.append((_tr("Growth with length"), _fit_words(fits.get("without")), _fit_words(fits.get("with"))))
+        without, with_cache = fits.get("without"), fits.get("with")
+        shortest, longest = found.rows[0]["length"], found.rows[-1]["length"]
+        rows.append((_tr("Growth with length, a fit"), _fit_words(without), _fit_words(with_cache)))
+        words = _tr("From {shortest} to {longest} tokens").format(shortest=count(shortest), longest=count(longest))
+        ratio = longest / shortest
+        rows.append((words, _growth_words(without, ratio), _growth_words(with_cache, ratio)))
         return Table("", ("", _tr("Without a cache"), _tr("With the cache")), tuple(rows), frozenset({2}))
 
 
@@ -200,9 +207,20 @@ def _value(row: Mapping[str, Any], side: str) -> str:
 
 
 def _fit_words(line: Mapping[str, Any] | None) -> str:
-    if not line:
+    slope = known(line["slope"]) if line else None
+    if not line or slope is None:
         return numbers.DASH
-    words = _tr("{slope} ms for 100 tokens more (r² {r2})")
-    slope = known(line["slope"])
-    shown = "" if slope is None else ("+" if slope >= 0 else "") + figure(slope * 100)
-    return words.format(slope=shown or numbers.DASH, r2=figure(line.get("r2")))
+    shown = ("+" if slope >= 0 else "") + figure(slope)
+    return _tr("{slope} ms a token (r² {r2})").format(slope=shown, r2=figure(line.get("r2")))
+
+
+def _growth_words(line: Mapping[str, Any] | None, length_ratio: float) -> str:
+    growth = _growth(line)
+    if growth is None:
+        return numbers.DASH
+    is_flat = growth - 1 < _FLAT * (length_ratio - 1)
+    return (_tr("nearly flat, {factor}") if is_flat else _tr("grows {factor}")).format(factor=times(growth))
+
+
+def _plain(value: float) -> float | int:
+    return int(value) if value == int(value) else value
