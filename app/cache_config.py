@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.cache_shape import CacheShape, LayerGroup, LayerKind
+from app.cache_size import MOST_LAYERS
 from app.errors import UserError
 
 _FULL, _SLIDING, _CHUNKED, _RECURRENT, _HYBRID, _NOTHING = (
@@ -65,8 +66,11 @@ class _Reader:
         if self._family in _UNKNOWN or self._has("index_head_dim"):
             raise self._unknown()
         kinds = self._kinds()
+        groups = _merged(self._layers(kinds))
+        if not groups:
+            raise self._unknown()
         return CacheShape(
-            groups=_merged(self._layers(kinds)),
+            groups=groups,
             heads=self._heads if any(kind in (_FULL, _SLIDING, _CHUNKED, _HYBRID) for kind in kinds) else None,
             context_length=self._count("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"),
             family=self._family or None,
@@ -85,7 +89,7 @@ class _Reader:
                 raise self._unknown()
             return [_NAMES[str(name)] for name in named]
         count = self._count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-        if count is None:
+        if count is None or count > MOST_LAYERS:
             raise self._unknown()
         if self._family in _ALL_RECURRENT:
             return [_RECURRENT] * count
@@ -194,7 +198,7 @@ class _Reader:
     def _head_dim(self) -> int | None:
         width = self._count("hidden_size", "n_embd", "d_model")
         told = self._count("attention_head_dim" if self._family.startswith("zamba") else "head_dim", "kv_channels")
-        return told or (width // self._heads if width and self._heads else None)
+        return told or (width // self._heads if width and self._heads else None) or None
 
     @property
     def _state(self) -> tuple[int | None, int | None]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app import cli
-from app.cache_config import shape_of_config
+from app.cache_config import ShapeUnknownError, shape_of_config
 from app.cache_fit import what_fits
 from app.cache_shape import HeadKind
 from app.cache_size import Precision, cache_bytes, heads_compared, largest_context, typed_shape
@@ -248,6 +248,31 @@ FIELDS = {
     "llama.attention.head_count_kv": 3,
     "llama.context_length": 8192,
 }
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num_hidden_layers": 10**12},
+        {"num_hidden_layers": 10_001},
+        {"num_hidden_layers": 0},
+        {"num_hidden_layers": -4},
+        {"hidden_size": 2},
+        {"hidden_size": "64"},
+        {"num_attention_heads": 0},
+        {"layer_types": ["mlp", "moe"]},
+        {"layer_types": ["full_attention", None]},
+        {"layer_types": ["sliding_attention"]},
+        {"layer_types": ["sliding_attention"], "sliding_window": -1},
+        {"kv_lora_rank": 512, "qk_rope_head_dim": 0},
+    ],
+    ids=str,
+)
+def test_a_configuration_that_makes_no_sense_is_refused_and_not_computed_with(config: dict[str, Any]) -> None:
+    sound = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+    assert cache_bytes(shape_of_config(sound), 1).total_bytes == 2 * 2 * 64 * 2
+    with pytest.raises(ShapeUnknownError, match=r"^The configuration of llama models does not tell .*; give --layers"):
+        shape_of_config(sound | config)
 
 
 def test_a_gguf_file_tells_by_its_header(ember: Ember, tmp_path: Path) -> None:
