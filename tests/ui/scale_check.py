@@ -23,9 +23,14 @@ from app.model_library import ModelLibrary
 from app.paths import resources_dir
 from app.presets import Presets
 from app.settings import LoadedSettings, SettingProblem, Settings
+from engine.protocol.commands import ReportBlocks
+from engine.protocol.events import PressureActed
+from tests.ui.blocks import chat, report, run, three_precisions
 from tests.ui.fakes import FakeEngine
 from ui.main_window import MainWindow
 from ui.memory.compress_dialog import CacheSizes, CompressDialog
+from ui.memory.memory_page import FIRST_ROWS, MemoryPage
+from ui.memory.technique_words import Topic
 from ui.settings.chat_settings_dialog import ChatSettingsDialog
 from ui.settings.settings_dialog import SettingsDialog
 from ui.settings.shortcuts_dialog import ShortcutsDialog
@@ -96,6 +101,23 @@ def too_large(window: QWidget) -> Iterator[str]:
         yield f"needs at least {least.width()}x{least.height()} of {room.width()}x{room.height()}"
 
 
+def memory_page(window: MainWindow, engine: FakeEngine) -> MemoryPage:
+    """The memory panel with chats in three precisions, on disk, and one of every step in its diary."""
+    ids = [one.id for one in window.sidebar.model.conversations]
+    rows = three_precisions([ids[0], "b", "c", "d"])
+    stored = [chat(f"stored {number}", run(320, place="disk"), back_s=75.0) for number in range(FIRST_ROWS)]
+    for action in ("save", "quantize", "compress", "to_host", "drop", "evict_disk"):
+        engine.tell(PressureActed(ids[0], action, 118_000_000, 0.1, 130_000_000, 320_000_000, "balanced"))
+    window.memory.open()
+    assert window.memory.page is not None
+    while len(window.memory.page.rows) < FIRST_ROWS:
+        settle()
+        asked = [command for command in engine.commands if isinstance(command, ReportBlocks)]
+        if asked:
+            engine.tell(report(asked[-1].request_id, [*rows, *stored]))
+    return window.memory.page
+
+
 def main() -> None:
     application = QApplication([])
     data, pictures = Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None
@@ -150,6 +172,17 @@ def main() -> None:
             dialog.resize(dialog.minimumSize())
             check(f"{part} at its least size", dialog)
             dialog.close()
+        page = memory_page(window, engine)
+        page.resize(1100, room.height() - FRAME)
+        for topic in Topic:
+            page.help.toggle(topic)
+            check(f"memory with help on {topic.value}", page)
+        page.help.dismiss()
+        page.more.click()
+        for width in (720, page.minimumWidth()):
+            page.resize(width, room.height() - FRAME)
+            check(f"memory {width} wide", page)
+        page.close()
     window.close()
     settle()
     session.close()

@@ -19,8 +19,12 @@ from PySide6.QtWidgets import QAbstractScrollArea, QApplication, QTextBrowser, Q
 
 from app.conversation import ChatOptions, Conversation
 from app.settings import LoadedSettings, SettingProblem, Settings
+from engine.protocol.commands import ReportBlocks
+from engine.protocol.events import CacheState, PressureActed
+from tests.ui.blocks import chat, report, run, three_precisions
 from tests.ui.conftest import Desk, OpenDesk
 from ui.memory.compress_dialog import CacheSizes, CompressDialog
+from ui.memory.memory_page import FIRST_ROWS
 from ui.settings.chat_settings_dialog import ChatSettingsDialog
 from ui.settings.settings_dialog import SettingsDialog
 from ui.settings.shortcuts_dialog import ShortcutsDialog
@@ -92,7 +96,27 @@ def lab_of(desk: Desk) -> QWidget:
     return desk.window.lab.window
 
 
-PARTS = [window_of, settings_of, chat_settings_of, shortcuts_of, compress_of, lab_of]
+def memory_of(desk: Desk) -> QWidget:
+    """The memory panel with four chats, more on disk than are shown, something in the diary, and help that is open."""
+    titles = ["Jeju", "Tax letter", "Attention", "Rust", *(f"chat {number}" for number in range(FIRST_ROWS))]
+    ids = [desk.add_conversation(title) for title in titles]
+    desk.window.changes.changed.emit()
+    desk.engine.report(None, {ids[0]: (CacheState.WARM, "bf16"), ids[1]: (CacheState.WARM, "int8")})
+    desk.engine.tell(PressureActed(ids[3], "drop", 118_000_000, 0.1, 130_000_000, 320_000_000))
+    memory = desk.window.memory
+    memory.open()
+    desk.qtbot.waitUntil(lambda: isinstance(desk.engine.commands[-1], ReportBlocks))
+    stored = [chat(one, run(320, place="disk")) for one in ids[4:]]
+    desk.engine.tell(report(desk.engine.commands[-1].request_id, [*three_precisions(ids), *stored]))
+    assert memory.page is not None
+    desk.qtbot.waitUntil(memory.page.more.isVisible)
+    memory.page.what_button.click()
+    memory.page.resize(1000, 1200)
+    memory.page.budget.setFocus()  # of the pane one sees it once the keyboard has brought it there
+    return memory.page
+
+
+PARTS = [window_of, settings_of, chat_settings_of, shortcuts_of, compress_of, lab_of, memory_of]
 
 
 @pytest.fixture(params=PARTS, ids=[part.__name__.removesuffix("_of") for part in PARTS])
@@ -105,6 +129,8 @@ def part(request: pytest.FixtureRequest, desk: Desk) -> Iterator[QWidget]:
     yield widget
     if widget is desk.window.lab.window:
         desk.window.lab.close()
+    elif widget is desk.window.memory.page:
+        desk.window.memory.close()
     elif widget is not desk.window:
         widget.close()
         widget.deleteLater()

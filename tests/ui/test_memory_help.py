@@ -8,25 +8,17 @@ from collections.abc import Iterator
 import pytest
 from PySide6.QtCore import Qt
 
-from engine.protocol.events import BlocksReported, ConversationBlocks
+from engine.protocol.events import ConversationBlocks
+from tests.ui.blocks import PER_TOKEN, chat, report, run, three_precisions
 from tests.ui.conftest import Desk, OpenDesk
-from tests.ui.fakes import GB, MB
-from tests.ui.test_memory_panel import BUDGET, MIB, PER_TOKEN, Panel, chat, ids_of, run
+from tests.ui.fakes import MB
+from tests.ui.test_memory_panel import Panel, ids_of
 from ui.memory.legend import TopicButton
 from ui.memory.memory_page import MemoryPage
 from ui.memory.technique_words import Topic, topic_words
 from ui.numbers import count, seconds, size
 
-EMPTY = BlocksReported("r", (), 0, BUDGET * MIB, 0, BUDGET * MIB * 95 // 100, BUDGET * MIB * 80 // 100, 20 * GB)
-
-
-def rows(ids: list[str]) -> tuple[ConversationBlocks, ...]:
-    return (
-        chat(ids[0], run(448, shared=True), run(5964)),
-        chat(ids[1], run(448, shared=True), run(3456, "int8")),
-        chat(ids[2], run(7020, "kvzip"), kept=0.3),
-        chat(ids[3], run(5120, place="disk"), back_s=0.1),
-    )
+EMPTY = report("r", ())
 
 
 @pytest.fixture
@@ -39,7 +31,7 @@ def panel(desk: Desk) -> Iterator[Panel]:
 
 @pytest.fixture
 def page(desk: Desk, panel: Panel) -> MemoryPage:
-    filled = rows(ids_of(desk, "Jeju", "Tax letter", "Attention", "Rust"))
+    filled = three_precisions(ids_of(desk, "Jeju", "Tax letter", "Attention", "Rust"))
     panel.open()
     panel.panel._ask()
     together = sum(row.held_bytes for row in filled) - 448 * PER_TOKEN
@@ -78,7 +70,7 @@ def test_every_paragraphs_numbers_are_those_of_the_report(page: MemoryPage) -> N
         f"in full they would take about {size(7020 * PER_TOKEN)}."
     )
     assert numbers_in(page, Topic.SHARED).endswith(
-        f"Here: 28 blocks in 2 chats are outlined. All chats take {size(held - 448 * PER_TOKEN)} of memory; "
+        f"Here: 42 blocks in 3 chats are outlined. All chats take {size(held - 448 * PER_TOKEN)} of memory; "
         f"if each kept its own, they would take {size(held)}."
     )
     assert numbers_in(page, Topic.ON_DISK).endswith(

@@ -12,8 +12,6 @@ from PySide6.QtGui import QAccessible
 
 from engine.protocol.commands import Compress, FreeNow, Pin, ReportBlocks, Undo
 from engine.protocol.events import (
-    BlockPlace,
-    BlockRun,
     BlocksReported,
     CacheReported,
     CacheState,
@@ -25,30 +23,14 @@ from engine.protocol.events import (
     SnapshotSaved,
 )
 from tests.ui import scale_check
-from tests.ui import test_accessibility as accessibility
+from tests.ui.blocks import BUDGET, MIB, PER_TOKEN, chat, report, run, three_precisions
 from tests.ui.conftest import Desk, OpenDesk
-from tests.ui.fakes import GB, MB
+from tests.ui.fakes import MB
 from ui.memory.chat_row import ChatRow
 from ui.memory.diary import MOST_ENTRIES, Diary
 from ui.memory.history import History
 from ui.memory.memory_page import FIRST_ROWS, MemoryPage
 from ui.memory.memory_panel import MemoryPanel
-
-MIB = 1024**2
-BUDGET = 2048  # MB, as the settings have it
-PER_TOKEN = 23_040
-
-
-def run(tokens: int, precision: str = "bf16", place: str = "memory", *, shared: bool = False) -> BlockRun:
-    size = {"int8": 0.5, "kvzip": 0.3}.get(precision, 1.0)
-    return BlockRun(-(-tokens // 32), tokens, precision, shared, BlockPlace(place), round(tokens * PER_TOKEN * size))
-
-
-def chat(conversation_id: str, *runs: BlockRun, kept: float = 1.0, back_s: float | None = None) -> ConversationBlocks:
-    held = sum(one.bytes for one in runs if one.place is not BlockPlace.DISK)
-    kinds = {one.precision for one in runs} - {"bf16"}
-    precision = kinds.pop() if kinds else "bf16"
-    return ConversationBlocks(conversation_id, runs, sum(one.tokens for one in runs), precision, kept, held, back_s)
 
 
 def plain(text: str) -> str:
@@ -89,22 +71,7 @@ class Panel:
         self.answer(*rows)
 
     def answer(self, *rows: ConversationBlocks, memory_bytes: int | None = None, spare_bytes: int = 0) -> None:
-        if memory_bytes is None:
-            memory_bytes = sum(row.held_bytes for row in rows)
-        budget = BUDGET * MIB
-        self.desk.engine.tell(
-            BlocksReported(
-                self.asked[-1].request_id,
-                rows,
-                memory_bytes,
-                budget,
-                900 * MB,
-                budget * 95 // 100,
-                budget * 80 // 100,
-                20 * GB,
-                spare_bytes,
-            )
-        )
+        self.desk.engine.tell(report(self.asked[-1].request_id, rows, memory_bytes, spare_bytes))
         self.drawn()
 
     def drawn(self) -> None:
@@ -131,12 +98,7 @@ def panel(desk: Desk) -> Iterator[Panel]:
 
 def test_three_chats_in_three_precisions_one_on_disk_and_a_shared_beginning(desk: Desk, panel: Panel) -> None:
     ids = ids_of(desk, "Jeju", "Tax letter", "Attention", "Rust")
-    panel.open(
-        chat(ids[0], run(448, shared=True), run(5964)),
-        chat(ids[1], run(448, shared=True), run(3456, "int8")),
-        chat(ids[2], run(7020, "kvzip"), kept=0.3),
-        chat(ids[3], run(448, place="disk", shared=True), run(4672, place="disk"), back_s=0.1),
-    )
+    panel.open(*three_precisions(ids))
     texts = {panel.row(one).title.text(): plain(panel.row(one).detail.text()) for one in ids}
     assert texts == {
         "Jeju": "6,412 tokens · 148 MB · 16 bit · in memory",
@@ -467,20 +429,6 @@ def full_page(desk: Desk, panel: Panel) -> MemoryPage:
     panel.page.activateWindow()
     desk.qtbot.waitUntil(panel.page.isActiveWindow)
     return panel.page
-
-
-def test_the_keyboard_and_screen_readers_reach_all_of_it(full_page: MemoryPage) -> None:
-    accessibility.test_every_control_says_what_it_is(full_page)
-    accessibility.test_no_two_controls_say_the_same(full_page)
-    accessibility.test_tab_reaches_every_control_and_comes_round_and_back(full_page)
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_one_sees_where_the_focus_is(desk: Desk, full_page: MemoryPage, theme: str) -> None:
-    full_page.resize(1000, 1200)
-    full_page.budget.setFocus()  # of the pane one sees it once the keyboard has brought it there
-    desk.settle()
-    accessibility.test_one_sees_where_the_focus_is(full_page, desk, theme)
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
