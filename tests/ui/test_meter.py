@@ -448,6 +448,7 @@ def test_a_narrow_strip_leaves_out_what_has_no_room_and_never_cuts_the_state(ope
     for width in (1280, 900, 700, 640):
         desk.window.resize(width, 500)
         desk.settle()
+        assert desk.window.width() == width
         assert meter._row.minimumSize().width() <= width
         assert meter.state.geometry().right() < width
         assert meter.context.value.isVisible()
