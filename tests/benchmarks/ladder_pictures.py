@@ -83,7 +83,7 @@ def watch(folder: Path, language: str, theme: str) -> None:
             program.store.set_title(chats[-1], title)
             window.refresh_conversations()
             if number == 0:
-                program.session.compress(chats[0], keep=0.5, method=CompressMethod.KVZIP, is_int8=False)
+                program.session.cache.compress(chats[0], keep=0.5, method=CompressMethod.KVZIP, is_int8=False)
                 program.wait(Compressed)
             picture(f"chat{number + 1}")
         window.controller.open(chats[1])
