@@ -12,7 +12,7 @@ from engine.protocol.events import ConversationBlocks
 from tests.ui.blocks import PER_TOKEN, chat, report, run, three_precisions
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import MB
-from tests.ui.test_memory_panel import Panel, ids_of
+from tests.ui.test_memory_panel import Panel, ids_of, plain
 from ui.memory.legend import TopicButton
 from ui.memory.memory_page import MemoryPage
 from ui.memory.technique_words import Topic, topic_words
@@ -48,7 +48,7 @@ def numbers_in(page: MemoryPage, topic: Topic) -> str:
     button_of(page, topic).click()
     assert page.help.topic is topic
     assert page.help.words.isVisible()
-    return page.help.words.text()
+    return plain(page.help.words.text())
 
 
 def test_every_paragraphs_numbers_are_those_of_the_report(page: MemoryPage) -> None:
@@ -89,8 +89,8 @@ def test_slack_is_the_room_that_is_held_beyond_the_blocks(panel: Panel, page: Me
     button_of(page, Topic.BLOCK).click()
     panel.panel._ask()
     panel.answer(grown)
-    desk.qtbot.waitUntil(lambda: "1 chat with 4 blocks" in page.help.words.text())
-    words = page.help.words.text()
+    desk.qtbot.waitUntil(lambda: "1 chat with 4 blocks" in plain(page.help.words.text()))
+    words = plain(page.help.words.text())
     assert "100 tokens fill 78 % of their places" in words
     assert f"3 MB of the {size(row.held_bytes + 3 * MB)} they hold" in words
 
@@ -111,7 +111,7 @@ def test_an_empty_report_gives_no_number(topic: Topic) -> None:
 def test_without_a_model_nothing_is_compared_with_16_bit(panel: Panel) -> None:
     panel.open(chat("c", run(64, "int8")))
     report = panel.panel._report
-    assert topic_words(Topic.INT8, report, None).endswith("Here: 2 blocks in 1 chat take 737 kB.")
+    assert plain(topic_words(Topic.INT8, report, None)).endswith("Here: 2 blocks in 1 chat take 737 kB.")
 
 
 def test_a_click_opens_another_one_and_closes_it_again(page: MemoryPage) -> None:
@@ -151,11 +151,11 @@ def test_what_is_open_follows_the_reports_and_the_language(desk: Desk, panel: Pa
     button_of(page, Topic.INT8).click()
     panel.panel._ask()
     panel.answer(chat("c", run(320, "int8")))
-    desk.qtbot.waitUntil(lambda: "Here: 10 blocks in 1 chat take 3.7 MB" in page.help.words.text())
+    desk.qtbot.waitUntil(lambda: "Here: 10 blocks in 1 chat take 3.7 MB" in plain(page.help.words.text()))
     desk.window.preferences.choose_language("ko")
     desk.settle()
     assert page.help.heading.text() == "8비트(int8)"
-    assert page.help.words.text().endswith(
+    assert plain(page.help.words.text()).endswith(
         "지금: 대화 1개의 블록 10개가 3.7 MB를 씁니다. 줄이지 않으면 약 7.4 MB가 됩니다."
     )
     assert button_of(page, Topic.INT8).accessibleDescription() == page.help.words.text()

@@ -47,6 +47,7 @@ class CellTiles:
     def __init__(self, theme: Theme) -> None:
         self._theme = theme
         self._tiles: dict[tuple[Look, float], QPixmap] = {}
+        self._squares: dict[tuple[str, int, float], QPixmap] = {}  # the same in both themes
         theme.changed.connect(self._tiles.clear)
 
     def tile(self, look: Look, ratio: float) -> QPixmap:
@@ -56,10 +57,7 @@ class CellTiles:
         return found
 
     def _drawn(self, look: Look, ratio: float) -> QPixmap:
-        pixels = max(1, round((CELL + GAP) * ratio))
-        pixmap = QPixmap(pixels, pixels)
-        pixmap.setDevicePixelRatio(ratio)
-        pixmap.fill(Qt.GlobalColor.transparent)
+        pixmap = _blank(round((CELL + GAP) * ratio), ratio)
         painter = QPainter(pixmap)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         self.draw(painter, look, QRectF(0, 0, CELL, CELL))
@@ -87,16 +85,28 @@ class CellTiles:
 
     def draw_band(self, painter: QPainter, kind: str, place: QRectF) -> None:
         """A part of a bar: the same colour, pattern and edge, the pattern in squares as high as the bar."""
-        painter.save()
-        painter.setClipRect(place, Qt.ClipOperation.IntersectClip)
-        painter.fillRect(place, QColor(PRECISION_FILLS[kind]))
-        side = place.height()
-        for number in range(int(place.width() // side) + 1):
-            _draw_pattern(painter, kind, QRectF(place.left() + number * side, place.top(), side, side))
+        painter.drawTiledPixmap(place, self._square(kind, round(place.height()), painter.device().devicePixelRatioF()))
         painter.setPen(QPen(QColor(self._theme.tokens.precision[kind]), 1))
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.drawRect(place.adjusted(0.5, 0.5, -0.5, -0.5))
-        painter.restore()
+
+    def _square(self, kind: str, side: int, ratio: float) -> QPixmap:
+        found = self._squares.get((kind, side, ratio))
+        if found is None:
+            found = self._squares[kind, side, ratio] = _blank(round(side * ratio), ratio)
+            found.fill(QColor(PRECISION_FILLS[kind]))
+            painter = QPainter(found)
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            _draw_pattern(painter, kind, QRectF(0, 0, side, side))
+            painter.end()
+        return found
+
+
+def _blank(pixels: int, ratio: float) -> QPixmap:
+    pixmap = QPixmap(max(1, pixels), max(1, pixels))
+    pixmap.setDevicePixelRatio(ratio)
+    pixmap.fill(Qt.GlobalColor.transparent)
+    return pixmap
 
 
 def _draw_pattern(painter: QPainter, kind: str, place: QRectF) -> None:

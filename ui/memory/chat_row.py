@@ -64,10 +64,14 @@ class ChatRow(QWidget):
         self.bar.setMaximumWidth(_HEAD_PX - 20)
         self.map = PageMap(theme, tiles)
         self.pin_button = _button()
+        kept_place = self.pin_button.sizePolicy()
+        kept_place.setRetainSizeWhenHidden(True)  # so that all maps are equally wide
+        self.pin_button.setSizePolicy(kept_place)
         self.free_button = _button()
         self.compress_button = _button()
         self.undo_button = _button()
         self._lay_out()
+        self._name_buttons()
         self.pin_button.clicked.connect(
             lambda: self.pin_requested.emit(self.conversation_id, not self._state.is_pinned)
         )
@@ -88,36 +92,40 @@ class ChatRow(QWidget):
         if is_same:
             self._show_bar(row, state)
         else:
-            self.retranslate()
+            self._show(row, state)
 
     def retranslate(self) -> None:
-        row, state = self._row, self._state
-        if row is None:
-            return
+        """The language has changed."""
+        self._name_buttons()
+        if self._row is not None:
+            self._show(self._row, self._state)
+            self.map.retranslate()
+
+    def _name_buttons(self) -> None:
+        pin, unpin = self.tr("Pin"), self.tr("Unpin")
+        widths = [self.pin_button.fontMetrics().horizontalAdvance(words) for words in (pin, unpin)]
+        self.pin_button.setMinimumWidth(max(widths) + _BUTTON_EDGES)
+        self.pin_button.setToolTip(pin_help())
+        self.free_button.setText(self.tr("Free"))
+        self.free_button.setToolTip(self.tr("Put this chat away from memory now; it comes back from disk"))
+        self.compress_button.setText(self.tr("Compress"))
+        self.compress_button.setToolTip(self.tr("Keep only what matters most of this chat's memory"))
+        self.undo_button.setText(self.tr("Undo"))
+        self.undo_button.setToolTip(self.tr("Bring this chat's memory back to full precision"))
+
+    def _show(self, row: ConversationBlocks, state: ChatState) -> None:
         title = chat_title(state)
         self.setAccessibleName(title)
         self.title.setText(title)
         self.detail.setText(chat_words(row))
         self._show_bar(row, state)
         self.map.show_runs(row.runs, title, state.shares_with)
-        self.map.retranslate()
-        is_in_memory = any(run.place is not BlockPlace.DISK for run in row.runs)
-        help_words = pin_help()
-        pin, unpin = self.tr("Pin"), self.tr("Unpin")
-        widths = [self.pin_button.fontMetrics().horizontalAdvance(words) for words in (pin, unpin)]
-        self.pin_button.setMinimumWidth(max(widths) + _BUTTON_EDGES)  # so that all maps are equally wide
-        self.pin_button.setText(unpin if state.is_pinned else pin)
+        self.pin_button.setText(self.tr("Unpin") if state.is_pinned else self.tr("Pin"))
         self.pin_button.setVisible(state.is_known)
-        self.pin_button.setToolTip(help_words)
-        self.free_button.setText(self.tr("Free"))
+        is_in_memory = any(run.place is not BlockPlace.DISK for run in row.runs)
         self.free_button.setEnabled(is_in_memory and state.can_free)
-        self.free_button.setToolTip(self.tr("Put this chat away from memory now; it comes back from disk"))
-        self.compress_button.setText(self.tr("Compress"))
         self.compress_button.setEnabled(state.can_compress and kind_of(row.precision) != "kvzip")
-        self.compress_button.setToolTip(self.tr("Keep only what matters most of this chat's memory"))
-        self.undo_button.setText(self.tr("Undo"))
         self.undo_button.setVisible(state.can_undo)
-        self.undo_button.setToolTip(self.tr("Bring this chat's memory back to full precision"))
         for button in self.buttons:
             button.setAccessibleName(f"{button.text()}: {title}")
 
@@ -126,7 +134,10 @@ class ChatRow(QWidget):
         sizes = bytes_by_place(row, state.disk_bytes)
         kind, whole = kind_of(row.precision), max(1, self._most_bytes)
         self.bar.set_segments(
-            [(nbytes / whole, "on_disk" if place is BlockPlace.DISK else kind) for place, nbytes in sizes.items()]
+            [
+                (round(nbytes / whole, 3), "on_disk" if place is BlockPlace.DISK else kind)
+                for place, nbytes in sizes.items()
+            ]
         )
         words = ", ".join(f"{numbers.size(nbytes)} {place_words(place)}" for place, nbytes in sizes.items())
         self.bar.setToolTip(words)

@@ -15,7 +15,7 @@ from PySide6.QtCore import QCoreApplication
 from app.settings import MB
 from engine.protocol.events import BlockPlace, BlockRun, BlocksReported
 from ui import numbers
-from ui.memory.page_words import BLOCK_TOKENS
+from ui.memory.page_words import BLOCK_TOKENS, UNBROKEN
 from ui.memory.precision_words import FULL, kind_of
 
 
@@ -61,7 +61,7 @@ def topic_heading(topic: Topic) -> str:
         Topic.INT8: _tr("8 bit (int8)"),
         Topic.BALANCED: _tr("K 8 bit, V 4 bit (balanced)"),
         Topic.COMPACT: _tr("4 bit (compact)"),
-        Topic.KVZIP: _tr("compressed (KVzip)"),
+        Topic.KVZIP: _tr("KVzip"),
         Topic.ON_DISK: _tr("On disk"),
         Topic.SHARED: _tr("Shared beginnings"),
         Topic.BUDGET: _tr("Budget and water marks"),
@@ -143,7 +143,7 @@ def _here(topic: Topic, report: BlocksReported, bytes_per_token: int | None) -> 
         return _tr("Here: {blocks} in {chats}, {size}.").format(**values)
     if bytes_per_token is None:
         return _tr("Here: {blocks} in {chats} take {size}.").format(**values)
-    full = numbers.size(found.tokens * bytes_per_token)
+    full = _size(found.tokens * bytes_per_token)
     return _tr("Here: {blocks} in {chats} take {size}; in full they would take about {full}.").format(
         full=full, **values
     )
@@ -162,17 +162,15 @@ def _blocks_here(report: BlocksReported) -> str:
     return words.format(
         tokens=_one_or_more(found.tokens, _tr("1 token"), _tr("{count} tokens")),
         share=numbers.share(found.tokens / (found.num_blocks * BLOCK_TOKENS)),
-        slack=numbers.size(slack),
-        held=numbers.size(held),
+        slack=_size(slack),
+        held=_size(held),
         **_values(found),
     )
 
 
 def _disk_here(report: BlocksReported) -> str:
     found = find(report, lambda run: run.place is BlockPlace.DISK)
-    used = _tr("Saved in all: {disk} of {cap}.").format(
-        disk=numbers.size(report.disk_bytes), cap=numbers.size(report.disk_cap_bytes)
-    )
+    used = _tr("Saved in all: {disk} of {cap}.").format(disk=_size(report.disk_bytes), cap=_size(report.disk_cap_bytes))
     if not found.num_blocks:
         return f"{_tr('No chat is on disk alone.')} {used}"
     parts = [_tr("Here: {blocks} in {chats}, {size}.").format(**_values(found)), used]
@@ -192,7 +190,7 @@ def _shared_here(report: BlocksReported) -> str:
     if apart <= together:
         return words  # what is shared lies on disk
     saved = _tr("All chats take {together} of memory; if each kept its own, they would take {apart}.")
-    return f"{words} {saved.format(together=numbers.size(together), apart=numbers.size(apart))}"
+    return f"{words} {saved.format(together=_size(together), apart=_size(apart))}"
 
 
 def _budget_here(report: BlocksReported) -> str:
@@ -200,11 +198,11 @@ def _budget_here(report: BlocksReported) -> str:
         "Here: {used} of {budget}, which the settings count as {mebibytes}; room is made above {high}, down to {low}."
     )
     return words.format(
-        used=numbers.size(report.memory_bytes),
-        budget=numbers.size(report.budget_bytes),
-        mebibytes=f"{numbers.count(round(report.budget_bytes / MB))} MiB",
-        high=numbers.size(report.high_water_bytes),
-        low=numbers.size(report.low_water_bytes),
+        used=_size(report.memory_bytes),
+        budget=_size(report.budget_bytes),
+        mebibytes=f"{numbers.count(round(report.budget_bytes / MB))}{UNBROKEN}MiB",
+        high=_size(report.high_water_bytes),
+        low=_size(report.low_water_bytes),
     )
 
 
@@ -216,8 +214,13 @@ def _values(found: Found) -> dict[str, str]:
     return {
         "chats": _one_or_more(found.num_chats, _tr("1 chat"), _tr("{count} chats")),
         "blocks": _one_or_more(found.num_blocks, _tr("1 block"), _tr("{count} blocks")),
-        "size": numbers.size(found.num_bytes),
+        "size": _size(found.num_bytes),
     }
+
+
+def _size(num_bytes: int) -> str:
+    """Its unit stays with its number where a line ends."""
+    return numbers.size(num_bytes).replace(" ", UNBROKEN)
 
 
 def _one_or_more(number: int, one: str, more: str) -> str:
