@@ -33,7 +33,7 @@ from tests.end_to_end.test_window import WAIT_MS, Program
 from ui import numbers
 
 pytestmark = pytest.mark.timeout(400)
-NUM_SENTENCES = 6  # whole blocks for the two chats to share, and a last one that is not full
+NUM_SENTENCES = 6  # some whole blocks, and a last one that is not full
 
 
 def runtime_of(program: Program) -> Runtime:
