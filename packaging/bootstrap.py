@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 NO_TESTS_COLLECTED = 5
-_WHOLE_SUITE = ["-n", "2", "--dist", "loadfile"]  # two files at a time; some tests use two threads themselves
+# Two files at a time, for some tests use two threads themselves; in the order of tests/conftest.py, the longest first.
+_WHOLE_SUITE = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 class Bootstrap:

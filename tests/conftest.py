@@ -12,8 +12,17 @@ import pytest
 
 os.environ["QT_QPA_PLATFORM"] = "offscreen"  # before anything imports Qt
 os.environ.pop("EMBER_DATA_DIR", None)  # no test may touch the tester's own conversations
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every program that a test starts compiles all sources again
+if "PYTEST_XDIST_WORKER" in os.environ:  # a thread that waits leaves its core to the others; read when torch is loaded
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _JOIN_S = 5.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest goes first, in whole files: no worker is left with it when the others are done."""
+    long = {item.path for item in items if item.get_closest_marker("slow") or item.path.parent.name == "end_to_end"}
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture

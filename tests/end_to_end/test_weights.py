@@ -29,6 +29,19 @@ def test_every_precision_knows_the_capital_of_france(ember: Ember, weights: str)
     assert f"{weights} " in ember.run("models")
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("weights", ["4bit", "8bit"])
+def test_quantized_weights_load_reply_and_resume_and_never_take_a_16_bit_snapshot(ember: Ember, weights: str) -> None:
+    sixteen = ember.ask("Name three harbours.", "--new")
+    chat = sixteen["conversation_id"]
+    quantized = ember.ask("And three rivers.", "--conversation", chat, "--weights", weights, tokens=4)
+    assert quantized["miss_reason"] == f"weights changed: saved with 16bit, now {weights}"
+    assert quantized["reused_tokens"] == 0
+    resumed = ember.ask("And a lake.", "--conversation", chat, "--weights", weights, tokens=4)
+    assert resumed["miss_reason"] is None
+    assert resumed["prefilled_tokens"] < 20
+
+
 @pytest.fixture(scope="module")
 def exact(default_model) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(default_model, dtype=torch.float32).eval()
