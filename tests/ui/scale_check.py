@@ -28,8 +28,9 @@ from engine.protocol.events import PressureActed
 from tests.ui.blocks import chat, report, run, three_precisions
 from tests.ui.fakes import FakeEngine
 from ui.main_window import MainWindow
+from ui.memory.chat_list import FIRST_ROWS
 from ui.memory.compress_dialog import CacheSizes, CompressDialog
-from ui.memory.memory_page import FIRST_ROWS, MemoryPage
+from ui.memory.memory_page import MemoryPage
 from ui.memory.technique_words import Topic
 from ui.settings.chat_settings_dialog import ChatSettingsDialog
 from ui.settings.settings_dialog import SettingsDialog
@@ -178,7 +179,7 @@ def main() -> None:
             page.help.toggle(topic)
             check(f"memory with help on {topic.value}", page)
         page.help.dismiss()
-        page.more.click()
+        page.chats.more.click()
         for width in (720, page.minimumWidth()):
             page.resize(width, room.height() - FRAME)
             check(f"memory {width} wide", page)

@@ -23,8 +23,8 @@ from engine.protocol.commands import ReportBlocks
 from engine.protocol.events import CacheState, PressureActed
 from tests.ui.blocks import chat, report, run, three_precisions
 from tests.ui.conftest import Desk, OpenDesk
+from ui.memory.chat_list import FIRST_ROWS
 from ui.memory.compress_dialog import CacheSizes, CompressDialog
-from ui.memory.memory_page import FIRST_ROWS
 from ui.settings.chat_settings_dialog import ChatSettingsDialog
 from ui.settings.settings_dialog import SettingsDialog
 from ui.settings.shortcuts_dialog import ShortcutsDialog
@@ -109,7 +109,7 @@ def memory_of(desk: Desk) -> QWidget:
     stored = [chat(one, run(320, place="disk")) for one in ids[4:]]
     desk.engine.tell(report(desk.engine.commands[-1].request_id, [*three_precisions(ids), *stored]))
     assert memory.page is not None
-    desk.qtbot.waitUntil(memory.page.more.isVisible)
+    desk.qtbot.waitUntil(memory.page.chats.more.isVisible)
     memory.page.what_button.click()
     memory.page.resize(1000, 1200)
     memory.page.budget.setFocus()  # of the pane one sees it once the keyboard has brought it there

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 import pytest
 from PySide6.QtCore import QEvent, QObject, QPoint, Qt
-from PySide6.QtGui import QAccessible
+from PySide6.QtGui import QAccessible, QColor
+from pytestqt.qtbot import QtBot
 
 from engine.protocol.commands import Compress, FreeNow, Pin, ReportBlocks, Undo
 from engine.protocol.events import (
@@ -26,11 +27,14 @@ from tests.ui import scale_check
 from tests.ui.blocks import BUDGET, MIB, PER_TOKEN, chat, report, run, three_precisions
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import MB
+from ui.memory.chat_list import FIRST_ROWS
 from ui.memory.chat_row import ChatRow
 from ui.memory.diary import MOST_ENTRIES, Diary
 from ui.memory.history import History
-from ui.memory.memory_page import FIRST_ROWS, MemoryPage
+from ui.memory.memory_page import MemoryPage
 from ui.memory.memory_panel import MemoryPanel
+from ui.memory.time_plot import TimePlot
+from ui.theme import Theme
 
 
 def plain(text: str) -> str:
@@ -376,9 +380,9 @@ def test_many_chats_on_disk_come_when_they_are_asked_for(desk: Desk, panel: Pane
     warm = [chat(f"warm-{number}", run(320)) for number in range(FIRST_ROWS + 2)]
     panel.open(*warm, *rows)
     assert list(panel.page.rows) == [row.conversation_id for row in warm]
-    panel.page.more.click()
+    panel.page.chats.more.click()
     assert len(panel.page.rows) == len(rows) + len(warm)
-    assert not panel.page.more.isVisible()
+    assert not panel.page.chats.more.isVisible()
     assert panel.row("chat-0").title.text() == "Chat that is no longer in the list"
     assert not panel.row("chat-0").pin_button.isVisible()
 
@@ -388,8 +392,7 @@ def test_a_chat_that_is_gone_leaves_and_the_order_is_the_reports(desk: Desk, pan
     panel.open(*(chat(one, run(64)) for one in ids))
     panel.panel._ask()
     panel.answer(chat(ids[2], run(64)), chat(ids[0], run(96)))
-    layout = panel.page._list
-    shown = [layout.itemAt(place).widget() for place in range(layout.count())]
+    shown = panel.page.chats.shown
     assert shown == [panel.row(ids[2]), panel.row(ids[0])]
     assert panel.row(ids[0]).map.num_cells == 3
 
@@ -434,6 +437,38 @@ def test_a_plot_shows_a_gap_where_nothing_was_measured() -> None:
     assert [sample.value for sample in speed.samples] == [5.0]
 
 
+@pytest.mark.parametrize(
+    ("language", "words"),
+    [
+        ("en", ["last", "1 s ago", "59 s ago", "1 min ago", "2 min ago", "15 min ago"]),
+        ("ko", ["마지막", "1초 전", "59초 전", "1분 전", "2분 전", "15분 전"]),
+    ],
+)
+def test_the_plots_say_how_long_ago_as_people_do(desk: Desk, panel: Panel, language: str, words: list[str]) -> None:
+    desk.window.preferences.choose_language(language)
+    panel.open()
+    plot = panel.page.bytes_card.plot
+    assert isinstance(plot, TimePlot)
+    assert [plot._ago_words(ago_s) for ago_s in (0.0, 0.9, 59.4, 59.6, 119.0, 900.0)] == words
+
+
+def test_one_sample_alone_is_seen(qtbot: QtBot, theme: Theme) -> None:
+    history = History(is_continuous=True)
+    plot = TimePlot(theme, history, str, "int8")
+    qtbot.addWidget(plot)
+    plot.resize(300, 96)
+
+    def num_coloured() -> int:
+        image = plot.grab().toImage()
+        pixels = (image.pixelColor(x, y) for x in range(image.width()) for y in range(image.height()))
+        hue = QColor(theme.tokens.precision["int8"]).hue()
+        return sum(abs(one.hue() - hue) < 8 and one.saturation() > 60 for one in pixels)
+
+    assert num_coloured() == 0
+    history.add(1e6)
+    assert num_coloured() >= 3
+
+
 def test_an_empty_panel_says_so_and_draws_no_zero(open_desk: OpenDesk) -> None:
     desk = open_desk(loaded=False)
     panel = Panel(desk)
@@ -444,7 +479,7 @@ def test_an_empty_panel_says_so_and_draws_no_zero(open_desk: OpenDesk) -> None:
     assert panel.page.used.text() == "– of 2.1 GB"
     panel.desk.qtbot.waitUntil(lambda: bool(panel.asked))
     panel.answer()
-    assert panel.page.nothing.isVisible()
+    assert panel.page.chats.nothing.isVisible()
     panel.page.grab()
     panel.panel.close()
 

@@ -4,34 +4,31 @@ an answer does to it; it asks nobody and only shows what it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 from PySide6.QtCore import QEvent, Qt, Signal, Slot
 from PySide6.QtGui import QFocusEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QLabel, QPushButton, QScrollArea, QVBoxLayout, QWidget
 
 from app.settings import MB, Settings
-from engine.protocol.events import BlocksReported, ConversationBlocks
+from engine.protocol.events import BlocksReported
 from ui import numbers
 from ui.fit_screen import resize_within_screen
 from ui.icons import app_icon
 from ui.memory.budget_bar import BudgetBar
 from ui.memory.cards import DiaryCard, DiskCard, PlotCard
 from ui.memory.cells import CellTiles
-from ui.memory.chat_row import ChatRow, ChatState, bytes_by_place, chat_title
+from ui.memory.chat_list import ChatList
+from ui.memory.chat_row import ChatRow, ChatState
 from ui.memory.diary import Diary
 from ui.memory.help_pane import HelpPane
 from ui.memory.history import History
 from ui.memory.legend import Legend, TopicButton
-from ui.memory.page_words import sharing_pair
 from ui.memory.technique_words import Topic
 from ui.memory.time_plot import TimePlot
 from ui.theme import Theme
 from ui.tokens import SPACE_L, SPACE_S, SPACE_XL
 
-FIRST_ROWS = 8  # shown before one asks for more; all in memory in any case
-_MORE_ROWS = 40
 _NARROW_PX = 720
 KEY = "Ctrl+M"
 
@@ -55,10 +52,7 @@ class MemoryPage(QWidget):
         self._speed, self._kv_bytes = speed, kv_bytes
         self._tiles = CellTiles(theme)
         self._report: BlocksReported | None = None
-        self._state_of: Callable[[str], ChatState] = ChatState
-        self._most_rows = FIRST_ROWS
         self._is_narrow: bool | None = None
-        self.rows: dict[str, ChatRow] = {}
         self.title = QLabel()
         self.title.setProperty("kind", "title")
         self.legend = Legend(theme, self._tiles)
@@ -73,11 +67,7 @@ class MemoryPage(QWidget):
         self.free_all = QPushButton()
         self.free_all.setProperty("kind", "action")
         self.budget = BudgetBar(theme, self._tiles)
-        self.nothing = QLabel()
-        self.nothing.setProperty("kind", "muted")
-        self.nothing.setWordWrap(True)
-        self.more = QPushButton()
-        self.more.setProperty("kind", "action")
+        self.chats = ChatList(theme, self._tiles)
         self.speed_card = PlotCard(TimePlot(theme, speed, numbers.speed, "accent"))
         self.bytes_card = PlotCard(TimePlot(theme, kv_bytes, lambda value: numbers.size(round(value)), "int8"))
         self.diary_card = DiaryCard(diary)
@@ -87,7 +77,10 @@ class MemoryPage(QWidget):
         self.budget.shown_changed.connect(self._show_marks)
         self.disk_card.cap_chosen.connect(self.disk_cap_chosen)
         self.free_all.clicked.connect(self.free_all_requested)
-        self.more.clicked.connect(self._on_more_clicked)
+        self.chats.pin_requested.connect(self.pin_requested)
+        self.chats.free_requested.connect(self.free_requested)
+        self.chats.compress_requested.connect(self.compress_requested)
+        self.chats.undo_requested.connect(self.undo_requested)
         self.legend.asked.connect(self.help.toggle)
         for button in (self.what_button, self.marks_button):
             button.clicked.connect(lambda _, topic=button.topic: self.help.toggle(topic))
@@ -98,6 +91,11 @@ class MemoryPage(QWidget):
         resize_within_screen(self, 1100, 780)
 
     @property
+    def rows(self) -> dict[str, ChatRow]:
+        """Those that are shown, by conversation."""
+        return self.chats.rows
+
+    @property
     def topic_buttons(self) -> list[TopicButton]:
         return [self.what_button, *self.legend.buttons.values(), self.marks_button]
 
@@ -105,10 +103,11 @@ class MemoryPage(QWidget):
         self, report: BlocksReported, state_of: Callable[[str], ChatState], bytes_per_token: int | None = None
     ) -> None:
         """`state_of` a conversation, by its id; `bytes_per_token` of the model that is loaded."""
-        self._report, self._state_of = report, state_of
+        self._report = report
         self.budget.show_report(report)
         self.help.show_report(report, bytes_per_token)
-        self._show_rows()
+        self.chats.show_report(report, state_of)
+        self.free_all.setEnabled(report.memory_bytes > 0)
         self._show_marks()
         num_on_disk = sum(not row.held_bytes for row in report.conversations)
         self.disk_card.show_disk(report.disk_bytes, report.disk_cap_bytes, num_on_disk)
@@ -116,8 +115,7 @@ class MemoryPage(QWidget):
 
     def show_states(self) -> None:
         """Titles, pins or what can be done have changed, not the blocks."""
-        if self._report is not None:
-            self._show_rows()
+        self.chats.show_states()
 
     def show_settings(self, settings: Settings) -> None:
         self.budget.show_budget(settings.memory_budget_mb)
@@ -141,9 +139,6 @@ class MemoryPage(QWidget):
         self.pane.setAccessibleName(self.tr("What is in memory and on disk"))
         self.budget.setAccessibleName(self.tr("Memory for chats, in MiB"))
         self.budget.setToolTip(self.tr("Drag the end, or use the arrow keys, to change the memory budget"))
-        self.nothing.setText(
-            self.tr("Nothing is kept yet. Once the model has answered, the blocks of that chat appear here.")
-        )
         self.free_all.setText(self.tr("Free all"))
         self.free_all.setToolTip(self.tr("Put every chat away from memory now; they come back from disk"))
         self.what_button.set_words(self.tr("What is this?"), self.tr("What are these blocks?"))
@@ -152,10 +147,8 @@ class MemoryPage(QWidget):
         self.help.retranslate()
         self.diary_card.retranslate()
         self.disk_card.retranslate()
-        for row in self.rows.values():
-            row.retranslate()
+        self.chats.retranslate()
         self._show_marks()
-        self._show_more()
         self.show_history()
 
     # slots
@@ -172,11 +165,6 @@ class MemoryPage(QWidget):
         )
         self.marks.setText(words)
         budget.setAccessibleDescription(f"{self.used.text()}, {words}")
-
-    @Slot()
-    def _on_more_clicked(self) -> None:
-        self._most_rows += _MORE_ROWS
-        self._show_rows()
 
     @Slot(object)
     def _on_help_changed(self, topic: Topic | None) -> None:
@@ -213,50 +201,6 @@ class MemoryPage(QWidget):
 
     # private
 
-    def _show_rows(self) -> None:
-        assert self._report is not None
-        wanted = self._wanted_rows(self._report.conversations)
-        known = {row.conversation_id for row in wanted}
-        for gone in [one for one in self.rows if one not in known]:
-            widget = self.rows.pop(gone)
-            widget.hide()
-            self._list.removeWidget(widget)
-            widget.deleteLater()
-        partners = {one: chat_title(self._state_of(other)) for one, other in sharing_pair(self._report).items()}
-        states = [
-            replace(self._state_of(one), shares_with=partners.get(one, ""))
-            for one in (row.conversation_id for row in wanted)
-        ]
-        sizes = (sum(bytes_by_place(row, state.disk_bytes).values()) for row, state in zip(wanted, states, strict=True))
-        most_bytes = max(sizes, default=0)
-        for place, (row, state) in enumerate(zip(wanted, states, strict=True)):
-            widget = self.rows.get(row.conversation_id) or self._new_row(row.conversation_id)
-            if self._list.indexOf(widget) != place:
-                self._list.insertWidget(place, widget)
-            widget.show_chat(row, state, most_bytes)
-        self._show_more()
-
-    def _wanted_rows(self, rows: Sequence[ConversationBlocks]) -> list[ConversationBlocks]:
-        in_memory = [row for row in rows if row.held_bytes]
-        on_disk = [row for row in rows if not row.held_bytes]
-        return in_memory + on_disk[: max(0, self._most_rows - len(in_memory))]
-
-    def _new_row(self, conversation_id: str) -> ChatRow:
-        row = self.rows[conversation_id] = ChatRow(conversation_id, self._theme, self._tiles)
-        row.pin_requested.connect(self.pin_requested)
-        row.free_requested.connect(self.free_requested)
-        row.compress_requested.connect(self.compress_requested)
-        row.undo_requested.connect(self.undo_requested)
-        return row
-
-    def _show_more(self) -> None:
-        total = len(self._report.conversations) if self._report else 0
-        self.nothing.setVisible(self._report is not None and not total)
-        self.free_all.setEnabled(bool(self._report and self._report.memory_bytes))
-        self.more.setVisible(total > len(self.rows))
-        left = numbers.count(total - len(self.rows))
-        self.more.setText(self.tr("Show more chats on disk ({count})").format(count=left))
-
     def _lay_out(self) -> None:
         head = QHBoxLayout()
         head.setSpacing(SPACE_S)
@@ -271,8 +215,6 @@ class MemoryPage(QWidget):
         above.addWidget(self.free_all)
         self.marks.setWordWrap(True)
         self.marks.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self._list = QVBoxLayout()
-        self._list.setSpacing(0)
         self._cards = QGridLayout()
         self._cards.setSpacing(SPACE_L)
         content = QWidget()
@@ -285,9 +227,7 @@ class MemoryPage(QWidget):
         column.addLayout(above)
         column.addWidget(self.budget)
         column.addSpacing(SPACE_S)
-        column.addLayout(self._list)
-        column.addWidget(self.nothing)
-        column.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
+        column.addWidget(self.chats)
         column.addSpacing(SPACE_S)
         column.addLayout(self._cards)
         column.addStretch(1)

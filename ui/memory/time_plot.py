@@ -18,6 +18,7 @@ from ui.tokens import SMALL_PX
 
 _HEIGHT = 96
 _LEAST_SPAN_S = 60.0
+_DOT_PX = 4  # of one sample alone
 _MARK_SHARE = 0.6  # of the mark: from there on it is in the picture
 
 
@@ -61,7 +62,7 @@ class TimePlot(QWidget):
         painter.setPen(QPen(QColor(tokens.line), 1))
         painter.drawLine(area.bottomLeft(), area.bottomRight())
         samples = self._history.samples
-        if len(samples) < 2:
+        if not samples:
             painter.setPen(muted)
             painter.drawText(self.rect(), Qt.AlignmentFlag.AlignCenter, self.tr("Nothing measured yet"))
             painter.end()
@@ -79,18 +80,22 @@ class TimePlot(QWidget):
         for line in self._history.lines():
             painter.drawPath(self._path(line, area, top))
         painter.setPen(muted)
-        below = QRectF(0, area.bottom() + 2, self.width(), self.height() - area.bottom() - 2)
-        start = self._ago_words(self._span())
-        painter.drawText(below, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, start)
-        above = QRectF(0, 0, self.width(), area.top())
-        painter.drawText(above, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, self._words(top))
+        self._draw_words(painter, area, top)
         painter.end()
+
+    def _draw_words(self, painter: QPainter, area: QRectF, top: float) -> None:
+        """The value at the top, and when the line begins."""
+        corner = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop
+        below = QRectF(0, area.bottom() + 2, self.width(), self.height() - area.bottom() - 2)
+        painter.drawText(below, corner, self._ago_words(self._span()))
+        if any(one.value for one in self._history.samples):
+            painter.drawText(QRectF(0, 0, self.width(), area.top()), corner, self._words(top))
 
     def _ago_words(self, ago_s: float) -> str:
         """Before the last sample, as "30 s ago" or "2 min ago"."""
         if ago_s < 0.5:
             return self.tr("last")
-        if ago_s < _LEAST_SPAN_S:
+        if round(ago_s) < 60:
             return self.tr("{seconds} s ago").format(seconds=numbers.count(round(ago_s)))
         return self.tr("{minutes} min ago").format(minutes=numbers.count(round(ago_s / 60)))
 
@@ -103,7 +108,7 @@ class TimePlot(QWidget):
             else:
                 path.moveTo(point)
         if len(line) == 1:
-            path.lineTo(path.currentPosition() + QPointF(1, 0))
+            path.lineTo(path.currentPosition() - QPointF(_DOT_PX, 0))
         return path
 
     def _area(self) -> QRectF:
