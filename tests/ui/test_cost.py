@@ -30,6 +30,7 @@ from tests.ui.fakes import model_info
 from ui.composer.composer import Composer
 from ui.composer.cost_feed import CostFeed
 from ui.composer.cost_words import cost_of
+from ui.estimate_words import about
 from ui.language import Language
 
 NOTES = Attachment("notes.txt", "some notes", 10)
@@ -118,8 +119,8 @@ def write(composer: Composer, feed: CostFeed, text: str) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({}, "Sending reads 37 new tokens, about 0.1 s"),
-        ({"new_tokens": 1}, "Sending reads 1 new token, about 0.1 s"),
+        ({}, "Sending reads 37 new tokens, about 0.06 s"),
+        ({"new_tokens": 1}, "Sending reads 1 new token, about 0.06 s"),
         ({"seconds": 3.24}, "Sending reads 37 new tokens, about 3.2 s"),
         ({"seconds": 75.2}, "Sending reads 37 new tokens, about 1 min 15 s"),
         ({"seconds": None}, "Sending reads 37 new tokens"),
@@ -141,7 +142,7 @@ def write(composer: Composer, feed: CostFeed, text: str) -> None:
         ),
         (
             {"num_dropped": 12},
-            "Sending reads 37 new tokens, about 0.1 s; the oldest 12 messages will leave the model's view",
+            "Sending reads 37 new tokens, about 0.06 s; the oldest 12 messages will leave the model's view",
         ),
         (
             {"num_dropped": 1, "seconds": None},
@@ -193,10 +194,40 @@ def test_an_empty_field_tells_only_a_cost_worth_knowing() -> None:
     assert cold.words == "The next message will read 6,120 tokens, about 14 s: the model changed"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0123, "0.012 s"),
+        (0.064, "0.06 s"),
+        (0.1, "0.1 s"),
+        (0.149, "0.15 s"),
+        (0.2949, "0.29 s"),
+        (0.34, "0.3 s"),
+        (0.996, "1.0 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min 0 s"),
+        (0.00001, "0.001 s"),
+        (None, "–"),
+        (float("nan"), "–"),
+        (float("inf"), "–"),
+    ],
+)
+def test_a_time_in_words(seconds: float | None, words: str) -> None:
+    assert about(seconds) == words
+
+
+def test_rounding_takes_little_of_what_an_estimate_may_be_wrong_by() -> None:
+    seconds = 0.003
+    while seconds < 59:
+        shown = float(about(seconds).removesuffix(" s"))
+        assert shown == pytest.approx(seconds, rel=0.2)
+        seconds *= 1.01
+
+
 def test_the_cost_in_korean(korean: None) -> None:
     cost = cost_of(estimated(), "m", is_blank=False, has_files=False)
     assert cost is not None
-    assert (cost.words, cost.strong) == ("보내면 새 토큰 37개를 읽습니다, 약 0.1초", "새 토큰 37개")
+    assert (cost.words, cost.strong) == ("보내면 새 토큰 37개를 읽습니다, 약 0.06초", "새 토큰 37개")
 
 
 # asking
@@ -210,7 +241,7 @@ def test_it_is_asked_once_the_writing_rests_and_shown(session: FakeSession, comp
     settle(feed)
     assert session.asked == [("chat", Draft("hello"))]
     assert feed.take(estimated())
-    assert composer.hint.text() == "Sending reads 37 new tokens, about 0.1 s"
+    assert composer.hint.text() == "Sending reads 37 new tokens, about 0.06 s"
     assert composer.hint.keys.text() == "Enter sends, Shift+Enter starts a new line"
     assert composer.hint.keys.isVisible()
     assert "<span" in composer.hint.label.text()
@@ -234,7 +265,7 @@ def test_never_twice_at_once(session: FakeSession, composer: Composer, feed: Cos
     settle(feed)
     assert session.asked[1:] == [("chat", Draft("one two three"))]
     feed.take(estimated(request_id="estimate 2", new_tokens=5))
-    assert composer.hint.text() == "Sending reads 5 new tokens, about 0.1 s"
+    assert composer.hint.text() == "Sending reads 5 new tokens, about 0.06 s"
 
 
 def test_a_change_meanwhile_is_asked_about_afterwards(session: FakeSession, composer: Composer, feed: CostFeed) -> None:
@@ -471,7 +502,7 @@ def test_the_cost_is_said_again_in_another_language(session: FakeSession, compos
     QCoreApplication.sendPostedEvents(None, QEvent.Type.LanguageChange)
     korean = composer.hint.text()
     language.set_mode("en")
-    assert korean == "보내면 새 토큰 37개를 읽습니다, 약 0.1초"
+    assert korean == "보내면 새 토큰 37개를 읽습니다, 약 0.06초"
 
 
 # in the whole window
@@ -494,7 +525,7 @@ def test_the_whole_window_asks_and_tells(open_desk: OpenDesk) -> None:
     assert asked()[0].conversation_id == ids[0]
     desk.engine.tell(estimated(conversation_id=ids[0], request_id=asked()[0].request_id))
     desk.settle()
-    assert composer.hint.text() == "Sending reads 37 new tokens, about 0.1 s"
+    assert composer.hint.text() == "Sending reads 37 new tokens, about 0.06 s"
     desk.window.controller.open(None)
     assert composer.hint.text() == "Enter sends, Shift+Enter starts a new line"
 

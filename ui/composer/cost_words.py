@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from PySide6.QtCore import QCoreApplication, QLocale
+from PySide6.QtCore import QCoreApplication
 
 from engine.protocol.events import Estimated
 from ui import numbers
+from ui.estimate_words import about
 from ui.reason_words import miss_words
 
 _WORTH_TELLING = 200  # tokens that the next message reads: below, an empty field speaks of keys only
@@ -84,15 +85,10 @@ def _too_long(event: Estimated, model_name: str, has_files: bool) -> Cost:
 
 
 def _time(duration_s: float | None) -> str:
-    """ ", about 0.1 s"; an estimate has no more than two figures."""
+    """ ", about 0.1 s"."""
     if duration_s is None or not math.isfinite(duration_s) or duration_s <= 0:
         return ""
-    if duration_s >= 59.5:
-        words = numbers.seconds(round(duration_s))
-    else:
-        decimals = 1 if duration_s < 9.95 else 0
-        words = _tr("{number} s").format(number=QLocale().toString(max(duration_s, 0.1), "f", decimals))
-    return _tr(", about {time}").format(time=words)
+    return _tr(", about {time}").format(time=about(duration_s))
 
 
 def _reason(event: Estimated) -> str:

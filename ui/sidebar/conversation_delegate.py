@@ -8,11 +8,11 @@ from PySide6.QtWidgets import QLineEdit, QStyle, QStyledItemDelegate, QStyleOpti
 
 from engine.protocol.events import CacheState
 from ui import numbers
+from ui.estimate_words import about
 from ui.memory.precision_words import is_full, precision_mark
 from ui.sidebar.conversation_model import ListRole
 from ui.sidebar.list_rows import ChatRow, FolderRow, Group, HeadingRow
 from ui.sidebar.row_marks import MARK_PX, paint_mask, paint_pin, paint_triangle, paint_warmth
-from ui.sidebar.row_words import about
 from ui.sidebar.warmth import Cost, Warmth
 from ui.theme import Theme, ui_font
 from ui.tokens import RADIUS_CONTROL, SMALL_PX

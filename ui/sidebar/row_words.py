@@ -9,6 +9,7 @@ from PySide6.QtCore import QCoreApplication, QLocale
 
 from engine.protocol.events import CacheState
 from ui import numbers
+from ui.estimate_words import about
 from ui.memory.precision_words import is_full, precision_help, precision_words
 from ui.sidebar.list_rows import ChatRow, FolderRow, Group, HeadingRow
 from ui.sidebar.warmth import Cost, Warmth
@@ -113,13 +114,6 @@ def warmth_words(warmth: Warmth | None, cost: Cost | None = None) -> str:
         seconds=about(cost.seconds if cost else None),
     )
     return words if is_full(warmth.precision) else f"{words}\n{precision_help(warmth.precision)}"
-
-
-def about(seconds: float | None) -> str:
-    """An estimate: no more than a tenth of a second is told of what it takes to go on."""
-    if seconds is None or not 0 <= seconds < 1:
-        return numbers.seconds(seconds)
-    return _tr("{number} s").format(number=QLocale().toString(max(0.1, seconds), "f", 1))
 
 
 def _cold_words(cost: Cost | None) -> str:
