@@ -3,9 +3,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import fields, replace
+from time import monotonic
 
 import pytest
-from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtGui import QAccessible
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
@@ -128,6 +129,30 @@ def test_at_most_ten_repaints_a_second_and_none_while_hidden(qtbot: QtBot, theme
     assert strip._timer.interval() >= 100
     qtbot.waitUntil(lambda: strip.num_paints == before + 1)
     assert strip.context.value.text() == "1 / 2"
+
+
+def test_readings_without_end_make_at_most_ten_updates_a_second(qtbot: QtBot, strip: MeterStrip) -> None:
+    flood = QTimer(strip, interval=0)
+    flood.timeout.connect(lambda: strip.show_reading(MeterReading(context_tokens=strip.num_paints, context_length=9)))
+    before, started = strip.num_paints, monotonic()
+    flood.start()
+    qtbot.waitUntil(lambda: strip.num_paints >= before + 5)
+    made, elapsed = strip.num_paints - before, monotonic() - started
+    flood.stop()
+    assert made <= elapsed * 10 + 0.01  # a timer counts whole milliseconds
+
+
+def test_after_a_reply_that_failed_the_meter_rests_with_what_the_one_before_told(desk: Desk) -> None:
+    meter = desk.window.meter
+    desk.engine.finish(desk.send("hello"), "Hi")
+    desk.settle()
+    desk.qtbot.waitUntil(lambda: meter.speed.value.text() == "138 tok/s")
+    request = desk.send("and more")
+    assert meter.reading.decode_tps is None  # the one before is over
+    desk.engine.fail(request, "out_of_memory", "There is no memory left.")
+    desk.settle()
+    assert state(desk) == "Ready"
+    assert (meter.speed.value.text(), meter.context.value.text()) == ("138 tok/s", "6,412 / 8,192")
 
 
 def test_nothing_is_made_while_the_window_is_minimised_and_all_of_it_is_current_when_it_is_back(desk: Desk) -> None:
