@@ -18,7 +18,6 @@ from engine.fidelity import recall
 from engine.fidelity.divergence import StoppedError
 from engine.kv.arena import KVArena
 from engine.lab import heads as heads_experiment
-from engine.lab import lab as surroundings
 from engine.lab.fit import fit_line
 from engine.lab.lab import CannotMeasureError, NoScratchError, Why, finite
 from engine.lab.memory import chat_lengths
@@ -30,6 +29,7 @@ from engine.protocol.errors import ContextOverflowError
 from engine.protocol.events import Failed
 from tests.engine.conftest import build_model
 from tests.engine.families import BY_NAME
+from tests.engine.lab_speed import measure_briefly
 from ui.lab.run_words import failure_words
 
 BYTES_PER_TOKEN = 2 * 3 * 2 * 16 * 4  # of the tiny model: layers, KV heads, head_dim, float32
@@ -69,7 +69,7 @@ def load(engine_config: EngineConfig) -> Iterator[Callable[[Path], LoadedModel]]
 
 @pytest.fixture
 def measure(engine_config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> Measure:
-    monkeypatch.setattr(surroundings, "_MOST_S", 0.0)
+    measure_briefly(monkeypatch)
 
     def measure(name: BenchName, model: LoadedModel, context: int | None = None) -> Measured:
         told: list[tuple[int, int, dict[str, Any] | None]] = []

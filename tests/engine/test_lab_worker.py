@@ -10,9 +10,15 @@ import pytest
 from engine.protocol.commands import BenchName, ChatMessage, RunBench
 from engine.protocol.events import BenchFinished, BenchProgress, Event, Failed
 from tests.engine.conftest import ColdReply, Engine, user
+from tests.engine.lab_speed import measure_briefly
 
 TOTALS = "memory_bytes", "disk_bytes", "shared_bytes", "spare_bytes", "waste_ratio"
 QUICK = [BenchName.MEMORY, BenchName.LOOP, BenchName.SHARED_PREFIX, BenchName.USE_CACHE, BenchName.PRECISIONS]
+
+
+@pytest.fixture(autouse=True)
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_briefly(monkeypatch)
 
 
 def measure(engine: Engine, name: BenchName, context: int | None = None) -> list[Event]:

@@ -536,7 +536,7 @@ def test_the_saved_picture_is_large_and_has_the_plots(lab: LabDesk, tmp_path: Pa
     image = QImage(str(tmp_path / "plot.png"))
     assert image.width() == 1920
     seen = np.frombuffer(image.convertToFormat(QImage.Format.Format_RGB32).constBits(), np.uint32)
-    colours = {QColor(int(one)).name() for one in np.unique(seen)}
+    colours = {QColor(int(one)).name() for one in np.unique(seen.reshape(image.height(), -1)[::5, ::5])}
     tokens = lab.desk.window.theme.tokens
     assert {tokens.surface.lower(), tokens.precision["16bit"].lower()} <= colours
 
