@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 from time import monotonic
 
 import pytest
-from PySide6.QtCore import QEvent, QObject, Qt, QTimer
-from PySide6.QtGui import QAccessible
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, QTimer
+from PySide6.QtGui import QAccessible, QPaintEvent
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
@@ -179,38 +179,38 @@ def test_nothing_is_made_while_the_window_is_minimised_and_all_of_it_is_current_
 
 
 class Watcher(QObject):
-    """Which widgets were painted, and how often one was laid out."""
+    """Which widgets were painted where the strip is, and how often one of its own was laid out."""
 
-    def __init__(self) -> None:
+    def __init__(self, strip: MeterStrip) -> None:
         super().__init__()
-        self.painted: list[QObject] = []
+        self.painted: set[QWidget] = set()
         self.num_layouts = 0
+        self._strip = strip
+        self._place = QRect(strip.mapTo(strip.window(), QPoint()), strip.size())
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 (Qt's name)
-        if event.type() == QEvent.Type.Paint:
-            self.painted.append(watched)
-        elif event.type() == QEvent.Type.LayoutRequest:
+        if isinstance(event, QPaintEvent) and isinstance(watched, QWidget):
+            top = watched.mapTo(watched.window(), event.rect().topLeft())
+            if watched.window() is self._strip.window() and QRect(top, event.rect().size()).intersects(self._place):
+                self.painted.add(watched)
+        elif event.type() == QEvent.Type.LayoutRequest and watched in [self._strip, *self._strip.findChildren(QWidget)]:
             self.num_layouts += 1
         return False
 
 
-def test_an_update_paints_the_numbers_that_changed_and_nothing_else_of_the_window(
-    desk: Desk, qapp: QApplication
-) -> None:
+def test_an_update_paints_the_numbers_that_changed_and_nothing_behind_them(desk: Desk, qapp: QApplication) -> None:
     meter = desk.window.meter
     request = desk.send("hello")
     desk.engine.begin(request, "Hi")
     reading = replace(meter.reading, decode_tps=100.0, context_tokens=6000, context_length=8192, state=ANSWERING)
     meter.show_now(reading)
     desk.settle()
-    watcher = Watcher()
+    watcher = Watcher(meter)
     qapp.installEventFilter(watcher)
     meter.show_now(replace(reading, decode_tps=120.0))
     desk.settle()
     qapp.removeEventFilter(watcher)
-    widgets = [one for one in watcher.painted if isinstance(one, QWidget)]
-    assert meter.speed.value in widgets
-    assert set(widgets) <= {meter, meter.speed, meter.speed.value}
+    assert watcher.painted == {meter, meter.speed, meter.speed.value}
     assert watcher.num_layouts == 0
 
 
@@ -428,6 +428,13 @@ def test_the_device_is_shown_where_there_is_one() -> None:
     memory = MemoryReading(2 * GB, 10 * GB, 64 * GB, device_free_bytes=100 * GB, device_total_bytes=141 * GB)
     assert MeterReading(memory=memory).memory_words() == "41 / 141 GB"
     assert "100 GB" in MeterReading(memory=memory).memory_tooltip()
+
+
+def test_the_sparkline_takes_speeds_only(strip: MeterStrip) -> None:
+    for value in (138.0, 0.0, -1.0, math.inf, math.nan, 138.0):
+        strip.sparkline.add(value)
+    assert strip.sparkline.points == [138.0, 138.0]
+    strip.grab()
 
 
 def test_the_bar_of_the_cache_is_the_budget() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import isfinite
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPolygonF
@@ -63,7 +64,9 @@ class Sparkline(QWidget):
         return [point.y() for point in self._points]
 
     def add(self, value: float) -> None:
-        """`value` is more than 0."""
+        """What is no speed is left out."""
+        if not (isfinite(value) and value > 0):
+            return
         number = self._points[-1].x() + 1 if self._points else 0.0
         self._points.append(QPointF(number, value))
         self.update()
