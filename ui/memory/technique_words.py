@@ -85,8 +85,8 @@ def _meaning(topic: Topic) -> str:
         case Topic.BLOCK:
             return _tr(
                 "Each cell is a block, also called a page: what the model remembers (keys and values) of up to 32 "
-                "tokens. A chat's memory grows block by block, not as one piece as large as it might ever get. The names "
-                "of the colours explain them when they are pressed."
+                "tokens. A chat's memory grows block by block, not as one piece as large as it might ever get. The "
+                "names of the colours explain them when they are pressed."
             )
         case Topic.FULL:
             return _tr("Just as the model computed it: nothing is lost. All other ways are measured against it.")
