@@ -639,6 +639,33 @@ def walk_by_tab(lab: LabDesk, page: ExperimentPage) -> None:
     assert all(before <= after + 8 for before, after in pairwise(heights)), "from top to bottom"
 
 
+def test_the_list_shows_where_the_keyboard_is_but_after_a_click(lab: LabDesk) -> None:
+    pages = lab.window.list
+    lab.window.activateWindow()
+    lab.desk.qtbot.waitActive(lab.window)
+    pages.setFocus()
+    item = pages.visualItemRect(pages.item(1))
+
+    def accent() -> int:
+        """Of the second item's frame."""
+        lab.desk.settle()
+        image = pages.viewport().grab(item).toImage().convertToFormat(QImage.Format.Format_RGB32)
+        seen = np.frombuffer(image.constBits(), np.uint32)
+        return int((seen == np.uint32(QColor(lab.desk.window.theme.tokens.accent).rgb())).sum())
+
+    QTest.mouseClick(pages.viewport(), Qt.MouseButton.LeftButton, pos=item.center())
+    assert pages.currentRow() == 1
+    assert accent() == 0, "a click needs no frame"
+    QTest.keyClick(pages, Qt.Key.Key_Down)
+    QTest.keyClick(pages, Qt.Key.Key_Up)
+    assert accent() > item.width()
+    lab.window.page.setFocus()
+    QTest.keyClick(pages, Qt.Key.Key_Tab)
+    assert accent() == 0, "it goes with the keyboard"
+    pages.setFocus(Qt.FocusReason.TabFocusReason)
+    assert accent() > item.width()
+
+
 def test_the_focus_stays_on_the_button_that_takes_the_place(lab: LabDesk) -> None:
     page = lab.window.show_page(BenchName.LOOP)
     lab.window.activateWindow()

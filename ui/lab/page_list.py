@@ -1,4 +1,4 @@
-"""The lab's pages by name. What the keyboard goes to has a frame, once the keyboard is used; a click needs none."""
+"""The lab's pages by name. The one that the keyboard goes to has a frame, but for where a click brought it there."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent
 from PySide6.QtWidgets import QListWidget, QWidget
 
-_BY_KEY = (Qt.FocusReason.TabFocusReason, Qt.FocusReason.BacktabFocusReason, Qt.FocusReason.ShortcutFocusReason)
-
 
 class PageList(QListWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("labList")
+        self.setProperty("isByKey", True)
 
     # Qt overrides
 
     def focusInEvent(self, event: QFocusEvent) -> None:
-        self._show_frame(event.reason() in _BY_KEY)
+        if event.reason() is not Qt.FocusReason.ActiveWindowFocusReason:  # it comes back as it was
+            self._show_frame(event.reason() is not Qt.FocusReason.MouseFocusReason)
         super().focusInEvent(event)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:

@@ -51,7 +51,7 @@ class LoopView(View):
         rows = found.rows
         places = tuple(count(row["step"]) for row in rows)
         xs = tuple(float(row["step"]) for row in rows)
-        last = max([24.0, *xs])
+        last = max(xs) if found.is_whole else max([24.0, *xs])
         mb = tuple(scaled(row["cache_bytes"], 1e-6) for row in rows)
         return (
             Plot(

@@ -79,7 +79,7 @@ class SharedPrefixView(View):
     def tables(self, found: Found) -> tuple[Table, ...]:
         heads = (
             _tr("Chat"),
-            _tr("Kept"),
+            _tr("Way"),
             _tr("Tokens"),
             _tr("Read"),
             _tr("Reused"),
