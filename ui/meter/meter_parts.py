@@ -51,12 +51,16 @@ class Bar(QWidget):
 
 
 class Sparkline(QWidget):
-    """The last speeds, newest at the right, about the middle; scaled so that small changes are seen, not magnified."""
+    """The last speeds, newest at the right, about the middle; scaled so that small changes are seen, not magnified.
+
+    Draws nothing by itself: its strip says when.
+    """
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._theme = theme
         self._points: deque[QPointF] = deque(maxlen=_MOST_POINTS)  # (number, speed)
+        self._is_outdated = False
         self.setFixedSize(92, 16)
 
     @property
@@ -69,11 +73,17 @@ class Sparkline(QWidget):
             return
         number = self._points[-1].x() + 1 if self._points else 0.0
         self._points.append(QPointF(number, value))
-        self.update()
+        self._is_outdated = True
 
     def clear(self) -> None:
         self._points.clear()
-        self.update()
+        self._is_outdated = True
+
+    def show_points(self) -> None:
+        """Draw what was added since."""
+        if self._is_outdated:
+            self._is_outdated = False
+            self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """The line is filled between its edges, which takes a third of the time that a pen's stroke does."""

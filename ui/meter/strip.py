@@ -1,11 +1,12 @@
-"""The strip at the bottom: always there, at most ten updates a second, none while hidden or minimised, spoken every two
-seconds. What an update leaves as it is is not made again: neither words nor widths nor paint.
+"""The strip at the bottom: always there, at most five updates a second, none while hidden or minimised; spoken every
+two seconds. What an update leaves as it is is not made again: neither words nor widths nor paint.
 
 A button as well: a click, Enter or the space bar opens the memory panel.
 """
 
 from __future__ import annotations
 
+from math import ceil
 from time import monotonic
 
 from PySide6.QtCore import QEvent, QSize, Qt, QTimer, Slot
@@ -19,7 +20,7 @@ from ui.meter.meter_parts import Bar, Dot, Sparkline
 from ui.meter.meter_reading import EngineState, MeterReading
 from ui.theme import Theme
 
-PAINT_MS = 100
+UPDATE_S = 0.2
 _SPEAK_S = 2.0
 _WIDEST_TTFT_S = 8.88
 _HEIGHT = 40
@@ -39,7 +40,7 @@ class MeterStrip(QAbstractButton):
         self._theme = theme
         self._reading = MeterReading()
         self._is_seen = False
-        self._spoken_at = float("-inf")
+        self._shown_at = self._spoken_at = float("-inf")
         self.num_paints = 0
         self._cache_hint = self._context_hint = self._speed_hint = ""
         self._spoken_state: tuple[object, ...] = ()
@@ -58,7 +59,7 @@ class MeterStrip(QAbstractButton):
         self._dot = Dot(theme)
         self.state = QLabel()
         self.state.setProperty("kind", "muted")
-        self._timer = QTimer(self, singleShot=True, interval=PAINT_MS, timerType=Qt.TimerType.PreciseTimer)
+        self._timer = QTimer(self, singleShot=True, timerType=Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._show_reading)
         self._speak_timer = QTimer(self, singleShot=True)
         self._speak_timer.timeout.connect(self._speak)
@@ -71,10 +72,11 @@ class MeterStrip(QAbstractButton):
         return self._reading
 
     def show_reading(self, reading: MeterReading) -> None:
-        """Take new values; they are drawn at the next beat."""
+        """Take new values; they are drawn as soon as the last ones have been seen for their time."""
         self._reading = reading
         if self._is_seen and not self._timer.isActive():
-            self._timer.start()
+            left_s = self._shown_at + UPDATE_S - monotonic()
+            self._timer.start(ceil(max(0.0, left_s) * 1000))
 
     def show_now(self, reading: MeterReading) -> None:
         """Draw at once: another conversation is shown."""
@@ -140,6 +142,7 @@ class MeterStrip(QAbstractButton):
             return
         reading, tokens = self._reading, self._theme.tokens
         self.num_paints += 1
+        self._shown_at = monotonic()
         self._keep_room()
         self.context.set_value(reading.context_words())
         _bar(self.context).set_segments([(reading.context_fraction() or 0.0, tokens.accent)])
@@ -149,9 +152,10 @@ class MeterStrip(QAbstractButton):
         _bar(self.cache).set_segments([(own, colour), (others, tokens.precision["on_disk"])])
         self.memory.set_value(reading.memory_words())
         self.speed.set_value(reading.speed_words())
+        self.sparkline.show_points()
         self._show_state(reading.state)
         self._fit()
-        since = monotonic() - self._spoken_at
+        since = self._shown_at - self._spoken_at
         state = reading.state
         spoken = (state.phase, state.is_waiting, state.is_elsewhere, state.has_model, reading.turn, reading.pressure)
         is_at_rest = state.phase is None and not state.is_waiting
