@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import QEvent, Qt, Signal, Slot
-from PySide6.QtGui import QStandardItemModel
+from PySide6.QtGui import QResizeEvent, QStandardItemModel
 from PySide6.QtWidgets import (
+    QBoxLayout,
     QComboBox,
     QFrame,
     QHBoxLayout,
@@ -66,6 +67,8 @@ class ExperimentPage(QScrollArea):
         self.table_button = _button()
         self.progress = QProgressBar()
         self.progress.setTextVisible(False)
+        self.facts = QLabel()
+        self.facts.setProperty("kind", "muted")
         self.state = QLabel()
         self.state.setProperty("kind", "muted")
         self.state.setWordWrap(True)
@@ -148,6 +151,10 @@ class ExperimentPage(QScrollArea):
 
     # Qt overrides
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._place_facts()
+
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.LanguageChange:
             self.retranslate()
@@ -175,11 +182,18 @@ class ExperimentPage(QScrollArea):
         if run is not None:
             self.progress.setRange(0, max(0, run.total))  # 0 to 0 while nothing is known: it goes to and fro
             self.progress.setValue(run.done)
+        self.facts.setText(facts_words(run) if run is not None and has_rows and not is_at_work else "")
+        self.facts.setVisible(bool(self.facts.text()))
+        self._place_facts()
         words = state_words(run, self._runs)
-        if run is not None and has_rows and not is_at_work:
-            words = "   ".join(part for part in (facts_words(run), words) if part)
         self.state.setText(words)
         self.state.setVisible(bool(words))
+
+    def _place_facts(self) -> None:
+        """Beside the buttons where both have room, else below."""
+        room = self.viewport().width() - 2 * SPACE_XL - SPACE_M
+        is_wide = self._controls.sizeHint().width() + self.facts.sizeHint().width() <= room
+        self._top.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)
 
     def _show_tables(self, tables: tuple[Table, ...]) -> None:
         while len(self.tables) < len(tables):
@@ -251,8 +265,15 @@ class ExperimentPage(QScrollArea):
         column.setSpacing(SPACE_M)
         column.addWidget(self.title)
         column.addLayout(reading_width(self.words))
-        for part in (self.notice, controls, self.progress, self.state):
-            column.addWidget(part)
+        self._top = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        self._top.setSpacing(SPACE_M)
+        self._controls = controls
+        self._top.addWidget(controls, 1)
+        self._top.addWidget(self.facts)
+        column.addWidget(self.notice)
+        column.addLayout(self._top)
+        column.addWidget(self.progress)
+        column.addWidget(self.state)
         column.addLayout(reading_width(self.found_words))
         parts = [self.plots, self.extra] if isinstance(self.extra, Replies) else [self.extra, self.plots]
         for shown in parts:
