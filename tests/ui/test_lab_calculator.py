@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,19 @@ def test_a_model_that_is_spoilt_on_disk_is_one_sentence(
         "The files of this model do not tell what its cache keeps; type the numbers in instead."
     )
     assert page.answer is None
+
+
+def test_a_gguf_file_that_is_cut_short_is_one_sentence(library: ModelLibrary, open_page: Open, tmp_path: Path) -> None:
+    file = tmp_path / "short.gguf"
+    file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 2, 40))
+    library.add(str(file))
+    page = open_page()
+    page.form.model.setCurrentIndex(page.form.model.findText("short"))
+    assert page.total.text() == (
+        "The files of this model are damaged or incomplete; fetch it again, or type the numbers in instead."
+    )
+    assert page.answer is None
+    assert not page.picture_button.isVisible()
 
 
 def test_every_field_has_a_name(page: CalculatorPage) -> None:

@@ -150,7 +150,11 @@ class CalculatorPage(QScrollArea):
         if path is not None:
             try:
                 self._model = read_model(path)
-            except (AppError, EngineError):
+            except EngineError:
+                self._model_failure = self.tr(
+                    "The files of this model are damaged or incomplete; fetch it again, or type the numbers in instead."
+                )
+            except AppError:
                 self._model_failure = self.tr(
                     "The files of this model do not tell what its cache keeps; type the numbers in instead."
                 )
