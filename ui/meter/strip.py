@@ -11,13 +11,13 @@ from time import monotonic
 
 from PySide6.QtCore import QEvent, QSize, Qt, QTimer, Slot
 from PySide6.QtGui import QHideEvent, QKeyEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QAbstractButton, QFrame, QHBoxLayout, QLabel, QSizePolicy, QWidget
+from PySide6.QtWidgets import QAbstractButton, QFrame, QHBoxLayout, QSizePolicy, QWidget
 
-from engine.protocol.events import Phase
 from ui.memory.precision_words import kind_of
 from ui.meter.meter_cell import GAP_PX, MeterCell
 from ui.meter.meter_parts import Bar, Dot, Sparkline
-from ui.meter.meter_reading import EngineState, MeterReading
+from ui.meter.meter_reading import MeterReading
+from ui.meter.state_words import StateWords
 from ui.theme import Theme
 
 UPDATE_S = 0.2
@@ -44,12 +44,11 @@ class MeterStrip(QAbstractButton):
         self.num_paints = 0
         self._cache_hint = self._context_hint = self._speed_hint = ""
         self._spoken_state: tuple[object, ...] = ()
-        self._state_of_room: tuple[object, ...] = ()
         self._widest_for: tuple[object, ...] | None = None
         self._noted: tuple[object, ...] | None = None
         self._notes = ("", "", "")
         self._fitted: tuple[object, ...] = ()
-        self._usual_state_width = self._first_token_width = 0
+        self._first_token_width = 0
         self.context = MeterCell(Bar(theme))
         self.cache = MeterCell(Bar(theme))
         self.memory = MeterCell()
@@ -57,8 +56,7 @@ class MeterStrip(QAbstractButton):
         self.speed = MeterCell(self.sparkline)
         self._cells = (self.context, self.cache, self.memory, self.speed)
         self._dot = Dot(theme)
-        self.state = QLabel()
-        self.state.setProperty("kind", "muted")
+        self.state = StateWords()
         self._timer = QTimer(self, singleShot=True, timerType=Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._show_reading)
         self._speak_timer = QTimer(self, singleShot=True)
@@ -118,6 +116,8 @@ class MeterStrip(QAbstractButton):
         """Of a window that is minimised, too."""
         super().hideEvent(event)
         self._is_seen = False
+        self._timer.stop()
+        self._speak_timer.stop()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -153,10 +153,11 @@ class MeterStrip(QAbstractButton):
         self.memory.set_value(reading.memory_words())
         self.speed.set_value(reading.speed_words())
         self.sparkline.show_points()
-        self._show_state(reading.state)
+        state = reading.state
+        self.state.show_state(state)
+        self._dot.set_role(state.light.value)
         self._fit()
         since = self._shown_at - self._spoken_at
-        state = reading.state
         spoken = (state.phase, state.is_waiting, state.is_elsewhere, state.has_model, reading.turn, reading.pressure)
         is_at_rest = state.phase is None and not state.is_waiting
         if since >= _SPEAK_S or is_at_rest or spoken != self._spoken_state:
@@ -172,23 +173,6 @@ class MeterStrip(QAbstractButton):
             self._widest_for = widest_for
             for cell, text in zip(self._cells, self._reading.widest_words(), strict=True):
                 cell.set_widest(text)
-
-    def _show_state(self, state: EngineState) -> None:
-        """While it counts percent and seconds its room only grows, so that the dot stands still."""
-        words = state.words()
-        if words == self.state.text() and (state.phase, state.stage) == self._state_of_room:
-            self._dot.set_role(state.light.value)
-            return
-        room = 0
-        if state.fraction is not None:
-            room = self.state.fontMetrics().horizontalAdvance(words)
-            if (state.phase, state.stage) == self._state_of_room:
-                room = max(room, self.state.minimumWidth())
-        self._state_of_room = (state.phase, state.stage)
-        if room != self.state.minimumWidth():
-            self.state.setMinimumWidth(room)
-        self.state.setText(words)
-        self._dot.set_role(state.light.value)
 
     @Slot()
     def _speak(self) -> None:
@@ -231,7 +215,7 @@ class MeterStrip(QAbstractButton):
                 cell.fit(edge)
             self._row.invalidate()
             # The state's words and the first token come and go: nothing is left out, or comes back, because of them.
-            spare = max(0, self._usual_state_width - self.state.minimumSizeHint().width())
+            spare = self.state.spare
             if has_first_token and not notes[2]:
                 spare += self._first_token_width
             if self._row.minimumSize().width() + spare <= self.width():
@@ -249,14 +233,10 @@ class MeterStrip(QAbstractButton):
     def _retranslate(self) -> None:
         self.context.label.setText(self.tr("Context"))
         self._widest_for = self._noted = None
-        self._fitted = self._state_of_room = ()
-        usual = [EngineState(has_model=True), EngineState(is_waiting=True)]
-        usual += [EngineState(phase) for phase in (Phase.RESTORING, Phase.ANSWERING, Phase.SAVING)]
-        self.state.ensurePolished()  # else its font is not yet the style sheet's
-        metrics = self.state.fontMetrics()
-        self._usual_state_width = max(metrics.horizontalAdvance(state.words()) for state in usual)
+        self._fitted = ()
+        self.state.retranslate()
         widest = MeterReading(ttft_s=_WIDEST_TTFT_S).first_token_words()
-        self._first_token_width = metrics.horizontalAdvance(widest) + GAP_PX
+        self._first_token_width = self.state.width_of(widest) + GAP_PX
         self.setAccessibleName(self.tr("Meter: opens the memory panel"))
         self._context_hint = self.tr("Tokens of this chat the model has read, of those it can hold")
         self.cache.label.setText(self.tr("KV cache"))
