@@ -44,7 +44,7 @@ NO_TESTS_COLLECTED = 5
 # Two files at a time, for some tests use two threads themselves; in the order of tests/conftest.py, the longest first.
 _WHOLE_SUITE = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 _MEMORY = Path("/dev/shm")
-_SUITE_BYTES = 4 * 1024**3  # several times what the suite has written at a time
+_SUITE_BYTES = 1024**3  # several times what the suite has written at a time
 
 
 class Bootstrap:
