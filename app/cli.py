@@ -185,7 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.epilog = "measurements:\n" + "\n".join(f"  {name:<15} {words}" for name, words in WORDS.items())
     bench.add_argument("name", metavar="NAME", choices=[name.value for name in WORDS], help="one of those below")
     bench.add_argument("--context", type=_positive, metavar="N", help="tokens to measure at")
-    bench.add_argument("--csv", metavar="FILE", help="write the table there as well")
+    bench.add_argument("--csv", metavar="FILE", help="write the table there as well, and a second one beside it")
     _add_model_options(bench)
 
     size = _add(verbs, "size", "how large a KV cache gets, and what fits here")

@@ -279,6 +279,8 @@ def exit_code_of(engine_code: str) -> int:
     """The exit code for the kind of an EngineError."""
     if engine_code in _MODEL_CODES:
         return 3
+    if engine_code == "no_scratch":
+        return StorageError.exit_code
     return 2 if engine_code in _USAGE_CODES else 1
 
 
@@ -291,6 +293,7 @@ _USAGE_CODES = {
     ContextOverflowError.code,
     MemoryBudgetError.code,
     "cannot_compress",
+    "cannot_measure",
     "compression_share",
     "nothing_to_undo",
     "too_short_to_compress",

@@ -39,7 +39,7 @@ def read_model(path: Path) -> ModelOnDisk:
         return ModelOnDisk(shape_of_config(header.config()), header.num_parameters or None)
     try:
         config: Any = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         config = None
     if not isinstance(config, dict) or "model_type" not in config:
         raise UserError(f"{path} has no config.json that tells; give --layers, --kv-heads and --head-dim.")

@@ -59,7 +59,7 @@ def run(
 ) -> dict[str, object]:
     """Measure at `context` tokens; `tell` hears of every step and row (see `BenchProgress`).
 
-    Raises ContextOverflowError, CannotMeasureError, BenchFailedError, StoppedError when cancelled.
+    Raises ContextOverflowError, CannotMeasureError, NoScratchError, StoppedError when cancelled.
     """
     lab = Lab(model, config, is_cancelled, tell)
     # Caches of the chats stay where they are: a measurement that runs out of memory has to end instead.

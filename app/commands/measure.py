@@ -6,14 +6,15 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
 from app.commands.bench_tables import bench_lines
 from app.commands.call import Call, argument_text, find_conversation
-from app.commands.csv_file import write_csv
 from app.commands.engine_run import EngineRun
 from app.errors import UserError
+from app.experiments_file import measured_tables, write_tables
 from engine.protocol.commands import BenchName, RunBench
 from engine.protocol.config import Weights
 from engine.protocol.events import BenchFinished, Verified
@@ -54,7 +55,8 @@ def bench(call: Call) -> int:
             run.engine.submit(RunBench(request_id, name, call.arguments.context))
             result = run.answer(request_id, BenchFinished).result
     if csv_file is not None:
-        write_csv(csv_file, result)
+        asked = call.arguments.context
+        write_tables(csv_file, measured_tables(name, asked, result, datetime.now().astimezone(), is_whole=True))
     if call.arguments.json:
         call.print_json(result)
         return 0

@@ -119,7 +119,7 @@ def _lines(shape: CacheShape, asked: CacheBytes, fits: Fits) -> Iterator[str]:
     chats = f" in each of {asked.batch:,} chats" if asked.batch > 1 else ""
     yield (
         f"{_number(asked.bytes_per_token)} bytes a token{about}, {asked.total_bytes:,} bytes ({asked.gib:,.2f} GiB) for"
-        f" {asked.tokens:,} tokens{chats}"
+        f" {asked.tokens:,} {'token' if asked.tokens == 1 else 'tokens'}{chats}"
     )
     if shape.kind is not None and shape.first is not None:
         of = f" for {shape.heads:,} query heads" if shape.heads else ""

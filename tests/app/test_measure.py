@@ -6,15 +6,16 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app import cli
-from app.commands.csv_file import write_csv
-from app.errors import StorageError
+from app.errors import ExportFailedError
 from app.experiments import WORDS
+from app.experiments_file import measured_tables, write_tables
 from engine.protocol.commands import BenchName, Command, RunBench
 from engine.protocol.events import BenchFinished, BenchProgress, Phase, PhaseChanged
 from tests.fakes import ScriptedEngine
@@ -126,6 +127,8 @@ def test_the_table_goes_into_a_file_as_well(ember: Ember, tmp_path: Path) -> Non
     assert [row["allocated_bytes"] for row in rows] == [str(3 * 2**20), str(2**20)]
     assert [row["chats_per_gib"] for row in rows] == ["", ""]
     assert [row["lengths"] for row in rows] == ["", "[1, 2]"]
+    assert {row["command"] for row in rows} == {"ember bench memory"}
+    assert {(row["experiment"], row["context"], row["is_whole"]) for row in rows} == {("memory", "512", "True")}
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(ember: Ember, tmp_path: Path) -> None:
@@ -136,10 +139,14 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(ember
 
 
 def test_numbers_without_rows_are_one_line_of_a_table(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv", {"context": 512, "decode_tps": 12.5})
-    assert (tmp_path / "a.csv").read_bytes() == b"context,decode_tps\r\n512,12.5\r\n"
-    with pytest.raises(StorageError):
-        write_csv(tmp_path, {"context": 512})
+    result = {"context": 512, "decode_tps": 12.5}
+    tables = measured_tables(BenchName.DECODE, 512, result, datetime.now().astimezone(), is_whole=True)
+    write_tables(tmp_path / "a.csv", tables)
+    with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as opened:
+        (row,) = csv.DictReader(opened)
+    assert (row["context"], row["decode_tps"], row["command"]) == ("512", "12.5", "ember bench decode --context 512")
+    with pytest.raises(ExportFailedError, match="choose another place"):
+        write_tables(tmp_path, tables)
 
 
 def test_help_has_a_line_for_every_measurement(capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,6 +214,8 @@ def test_a_model_whose_cache_is_not_told_is_refused(ember: Ember, tmp_path: Path
     assert (code, "rwkv" in err, err.count("\n")) == (2, True, 1)
     (tmp_path / "empty").mkdir()
     assert "config.json" in ember("--model", str(tmp_path / "empty"))[2]
+    (tmp_path / "empty" / "config.json").write_text("[" * 200_000)
+    assert "config.json" in ember("--model", str(tmp_path / "empty"))[2]
 
 
 def gguf(fields: dict[str, Any], tensors: dict[str, tuple[int, ...]]) -> bytes:
