@@ -20,7 +20,7 @@ from app.atomic_file import set_aside, write_json
 from engine.protocol.config import KV_AUTO, KV_PRECISIONS, ContextPolicy, Sampling, Weights
 
 _log = logging.getLogger(__name__)
-MB = 1024**2  # as the settings count it; sizes that are shown are decimal, so these are called MiB
+MB = 1000**2  # decimal, as all sizes that are shown
 
 
 class Group(StrEnum):
@@ -237,7 +237,7 @@ class Settings:
             minimum=64,
             maximum=1_048_576,
             step=256,
-            unit="MiB",
+            unit="MB",
         ),
     )
     kv_precision: str = field(
@@ -266,7 +266,7 @@ class Settings:
             minimum=256,
             maximum=16_777_216,
             step=1024,
-            unit="MiB",
+            unit="MB",
         ),
     )
     disk_floor_mb: int = field(
@@ -278,7 +278,7 @@ class Settings:
             minimum=0,
             maximum=16_777_216,
             step=256,
-            unit="MiB",
+            unit="MB",
         ),
     )
     window_geometry: str = field(default="", metadata=_hidden("Place of the window."))

@@ -15,7 +15,6 @@ QToolTip { background: $surface; color: $text; border: 1px solid $line; padding:
 QWidget#sidebar { background: $sidebar; border-right: 1px solid $line; }
 QWidget#header { background: $window; border-bottom: 1px solid $line; }
 QGroupBox#meterCell { background: transparent; border: none; margin: 0px; padding: 0px; }
-QWidget#meterStrip { background: $sidebar; border-top: 1px solid $line; }
 QFrame[kind="divider"] { background: $line; border: none; max-width: 1px; min-width: 1px; }
 
 QFrame[kind="rule"] { background: $line; border: none; max-height: 1px; min-height: 1px; }
@@ -53,6 +52,7 @@ QPushButton[kind="accent"]:disabled { background: $line; border-color: $line; co
 QPushButton[kind="flat"] { background: transparent; color: $muted; border: 1px solid transparent; border-radius: 4px;
     padding: 1px 5px; font-size: ${secondary}px; }
 QPushButton[kind="flat"]:hover { color: $text; background: $hover; }
+QPushButton[kind="flat"]:checked { color: $text; background: $hover; }
 QPushButton[kind="flat"]:focus { border: 2px solid $accent; padding: 0px 4px; color: $text; }
 QPushButton[kind="action"] { background: transparent; color: $accent; border: 1px solid transparent; border-radius: 4px;
     padding: 1px 5px; font-size: ${secondary}px; }

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.commands.table import aligned
-from app.settings import MB
 
 _NOTHING = "-"
 HEADS = ("scheme", "of 16 bit", "whole", "KL", "top-1", "ppl", "recall", "tok/s", "speed", "at rest", "active", "peak")
@@ -67,4 +66,4 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _megabytes(value: int | None) -> str:
-    return _NOTHING if value is None else f"{value / MB:.1f} MB"
+    return _NOTHING if value is None else f"{value / 2**20:.1f} MiB"

@@ -67,10 +67,10 @@ class EngineConfig:
 
     kv_dir: Path
     converted_dir: Path
-    memory_budget_bytes: int = 2 * 1024**3
+    memory_budget_bytes: int = 2_048_000_000
     device_budget_bytes: int | None = None
-    disk_cap_bytes: int = 20 * 1024**3
-    disk_floor_bytes: int = 1024**3
+    disk_cap_bytes: int = 20_480_000_000
+    disk_floor_bytes: int = 1_024_000_000
     prefill_chunk: int = 512
     num_threads: int | None = None
     kv_precision: str = KV_AUTO

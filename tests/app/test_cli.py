@@ -737,13 +737,13 @@ def test_cache_lists_every_conversation_even_a_cold_one(ember):
     (row,) = content.pop("conversations")
     extras = {name: content.pop(name) for name in ("device_bytes", "disk_cap_bytes", "spare_bytes")}
     assert content == {
-        "budget_bytes": 2048 * 1024**2,
+        "budget_bytes": 2048 * 1000**2,
         "memory_bytes": 0,
         "disk_bytes": 0,
         "shared_bytes": 0,
         "waste_ratio": 0.0,
     }
-    assert extras == {"device_bytes": 0, "disk_cap_bytes": 20_480 * 1024**2, "spare_bytes": 0}
+    assert extras == {"device_bytes": 0, "disk_cap_bytes": 20_480 * 1000**2, "spare_bytes": 0}
     row_extras = {name: row.pop(name) for name in ("waste_bytes", "is_pinned", "kept")}
     assert row == {
         "id": conversation_id,
@@ -778,7 +778,7 @@ def test_cache_tells_own_and_shared_bytes_and_the_cap(ember, monkeypatch):
     ]
     assert total == "1,234.5 MB of 4,096 MB on disk, 40.0 MB shared"
     content = ember("cache", "--json").content
-    assert content["disk_cap_bytes"] == 4096 * 1024**2
+    assert content["disk_cap_bytes"] == 4096 * 1000**2
     assert [row["is_pinned"] for row in content["conversations"]] == [False, True, False]
 
 

@@ -44,7 +44,7 @@ RESULT = {
 def test_columns_are_aligned_and_what_is_missing_is_told() -> None:
     heads, full, compact, failed, empty, *legend = fidelity_lines(RESULT)
     assert len(heads) == len(full) == len(compact)
-    assert " ".join(full.split()) == "full 1.000 1.000 0 100.0% +0.000 9/9 50.0 1.00 1.0 MB 1.0 MB 1.0 MB"
+    assert " ".join(full.split()) == "full 1.000 1.000 0 100.0% +0.000 9/9 50.0 1.00 1.0 MiB 1.0 MiB 1.0 MiB"
     assert compact.split()[3:7] == ["4.3e-03", "100.0%", "+0.000", "8/9"]
     assert (failed, empty) == ("kvzip-30: no.", "")
     assert "1,080 and 3,980 tokens" in legend[2]

@@ -137,7 +137,7 @@ def test_sampling_is_made_of_the_settings():
 
 def test_the_engine_gets_the_limits_in_bytes(data_dir):
     config = engine_config(DataPaths(data_dir), Settings(memory_budget_mb=64, disk_cap_mb=256, disk_floor_mb=0))
-    assert (config.memory_budget_bytes, config.disk_cap_bytes, config.disk_floor_bytes) == (64 * 2**20, 256 * 2**20, 0)
+    assert (config.memory_budget_bytes, config.disk_cap_bytes, config.disk_floor_bytes) == (64 * 10**6, 256 * 10**6, 0)
     config = engine_config(DataPaths(data_dir), Settings(kv_precision="balanced", allow_compression=True))
     assert (config.kv_precision, config.allows_compression) == ("balanced", True)
     default = engine_config(DataPaths(data_dir), Settings())

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from engine.protocol.events import BlockPlace, BlockRun, BlocksReported, ConversationBlocks
 from tests.ui.fakes import GB, MB
 
-MIB = 1024**2
-BUDGET = 2048  # MiB, as the settings have it
+BUDGET = 2048  # MB, as the settings have it
 PER_TOKEN = 23_040
 
 
@@ -39,6 +38,6 @@ def report(
 ) -> BlocksReported:
     if memory_bytes is None:
         memory_bytes = sum(row.held_bytes for row in rows)
-    budget = BUDGET * MIB
+    budget = BUDGET * MB
     high, low = budget * 95 // 100, budget * 80 // 100
     return BlocksReported(request_id, tuple(rows), memory_bytes, budget, 900 * MB, high, low, 20 * GB, spare_bytes)

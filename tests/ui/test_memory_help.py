@@ -79,7 +79,7 @@ def test_every_paragraphs_numbers_are_those_of_the_report(page: MemoryPage) -> N
     )
     used = size(held - 448 * PER_TOKEN + 2 * MB)
     assert numbers_in(page, Topic.BUDGET).endswith(
-        f"Here: {used} of 2.1 GB, which the settings count as 2,048 MiB; room is made above 2.0 GB, down to 1.7 GB."
+        f"Here: {used} of 2.0 GB; room is made above 1.9 GB, down to 1.6 GB."
     )
 
 

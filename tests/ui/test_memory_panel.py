@@ -24,7 +24,7 @@ from engine.protocol.events import (
     SnapshotSaved,
 )
 from tests.ui import scale_check
-from tests.ui.blocks import BUDGET, MIB, PER_TOKEN, chat, report, run, three_precisions
+from tests.ui.blocks import BUDGET, PER_TOKEN, chat, report, run, three_precisions
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import MB
 from ui.memory.chat_list import FIRST_ROWS
@@ -126,8 +126,8 @@ def test_three_chats_in_three_precisions_one_on_disk_and_a_shared_beginning(desk
         "Rust": "5,120 tokens · 118 MB on disk · 16 bit · resumes in about 0.10 s",
     }
     assert [panel.row(one).map.num_cells for one in ids] == [201, 122, 220, 160]
-    assert panel.page.used.text() == "246 MB of 2.1 GB"
-    assert panel.page.marks.text() == "2,048 MiB in the settings · makes room above 2.0 GB, down to 1.7 GB"
+    assert panel.page.used.text() == "246 MB of 2.0 GB"
+    assert panel.page.marks.text() == "makes room above 1.9 GB, down to 1.6 GB"
     assert panel.page.disk_card.figure.text() == "900 MB of 20 GB"
     assert panel.page.disk_card.words.text().startswith("1 chat is on disk.")
 
@@ -336,7 +336,7 @@ def test_the_budget_is_changed_by_the_keyboard_once_the_key_is_let_go(desk: Desk
     budget.setFocus()
     desk.qtbot.keyPress(budget, Qt.Key.Key_Right)
     assert desk.saved == []
-    assert panel.page.marks.text().startswith("2,304 MiB in the settings")
+    assert panel.page.used.text().endswith("of 2.3 GB")
     desk.qtbot.keyRelease(budget, Qt.Key.Key_Right)
     assert desk.saved[-1].memory_budget_mb == 2304
     desk.qtbot.keyClick(budget, Qt.Key.Key_PageDown)
@@ -346,13 +346,13 @@ def test_the_budget_is_changed_by_the_keyboard_once_the_key_is_let_go(desk: Desk
     desk.qtbot.keyRelease(budget, Qt.Key.Key_Left)
     assert desk.saved[-1].memory_budget_mb == 1280
     assert panel.page.isVisible()
-    assert panel.page.marks.text().startswith("1,280 MiB in the settings")
+    assert panel.page.used.text().endswith("of 1.3 GB")
 
 
 def test_the_budget_is_dragged_with_the_mouse(desk: Desk, panel: Panel) -> None:
     panel.open()
     budget = panel.page.budget
-    grip = QPoint(round(budget._x(BUDGET * MIB)), budget.height() // 2)
+    grip = QPoint(round(budget._x(BUDGET * MB)), budget.height() // 2)
     desk.qtbot.mousePress(budget, Qt.MouseButton.LeftButton, pos=grip - QPoint(200, 0))
     desk.qtbot.mouseMove(budget, grip - QPoint(300, 0))
     desk.qtbot.mouseRelease(budget, Qt.MouseButton.LeftButton, pos=grip - QPoint(300, 0))
@@ -414,7 +414,7 @@ def test_everything_in_it_has_a_name_and_speaks_korean(desk: Desk, panel: Panel)
     (one,) = ids_of(desk, "Harbour")
     panel.open(chat(one, run(64)))
     assert QAccessible.queryAccessibleInterface(panel.page.budget).role() is QAccessible.Role.Slider
-    assert panel.page.budget.accessibleDescription().startswith("1.5 MB of 2.1 GB")
+    assert panel.page.budget.accessibleDescription().startswith("1.5 MB of 2.0 GB")
     assert panel.row(one).free_button.accessibleName() == "Free: Harbour"
     desk.window.preferences.choose_language("ko")
     desk.settle()
@@ -476,7 +476,7 @@ def test_an_empty_panel_says_so_and_draws_no_zero(open_desk: OpenDesk) -> None:
     assert panel.page.speed_card.figure.text() == "–"
     assert panel.page.bytes_card.figure.text() == "–"
     assert panel.page.disk_card.figure.text() == "–"
-    assert panel.page.used.text() == "– of 2.1 GB"
+    assert panel.page.used.text() == "– of 2.0 GB"
     panel.desk.qtbot.waitUntil(lambda: bool(panel.asked))
     panel.answer()
     assert panel.page.chats.nothing.isVisible()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
@@ -11,7 +12,9 @@ from PySide6.QtWidgets import QScrollArea
 from pytestqt.qtbot import QtBot
 
 from engine.protocol.events import BlockPlace, BlockRun
+from tests.ui.blocks import PER_TOKEN, chat, run
 from ui.memory.cells import CELL, CellTiles, Look, pitch
+from ui.memory.chat_row import bytes_by_kind
 from ui.memory.legend import LOOKS, Legend
 from ui.memory.page_map import PageMap
 from ui.theme import Theme
@@ -204,3 +207,12 @@ def test_a_hundred_thousand_blocks_are_painted_within_a_frame(
     assert 4_000 < page_map.num_painted < 6_500
     print(f"\n{page_map.num_painted:,} of 100,000 cells in {num_runs:,} runs: painted in {min(times):.2f} ms")
     assert min(times) < FRAME_MS
+
+
+def test_a_chats_bar_has_a_part_for_each_precision_it_is_kept_in() -> None:
+    row = chat("one", run(64, shared=True), run(640, "int8"), run(128, "kvzip"), run(96), run(320, place="disk"))
+    expected = {"16bit": 160, "int8": 320, "balanced": 0, "compact": 0, "kvzip": 38.4}
+    assert bytes_by_kind(row) == {kind: round(tokens * PER_TOKEN) for kind, tokens in expected.items()}
+    slack = dataclasses.replace(row, held_bytes=row.held_bytes + 5_000)  # of a buffer that has room for more
+    assert bytes_by_kind(slack)["16bit"] == 160 * PER_TOKEN + 5_000
+    assert sum(bytes_by_kind(slack).values()) == slack.held_bytes

@@ -1,7 +1,7 @@
 """What all chats take of the memory budget, by precision, with the water marks; the budget's end can be dragged.
 
 A slider underneath, so that the keyboard and screen readers have what they know: its value is the budget in the
-settings' MiB. It counts when the mouse or the key is let go.
+settings' MB. It counts when the mouse or the key is let go.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from PySide6.QtWidgets import QSlider, QWidget
 from app.settings import MB, Settings
 from engine.protocol.events import BlockPlace, BlocksReported
 from ui.memory.cells import CellTiles
-from ui.memory.precision_words import FULL, kind_of
+from ui.memory.precision_words import FULL, KINDS, kind_of
 from ui.theme import Theme
 
-KINDS = (FULL, "int8", "balanced", "compact", "kvzip")
 _BAR, _HEIGHT = 14, 28  # px
 _ROOM = 1.25  # of the budget, so that it can be dragged further
 _GRIP_PX = 12
@@ -27,7 +26,7 @@ _PAGE_STEPS = 4
 
 
 class BudgetBar(QSlider):
-    budget_chosen = Signal(int)  # MiB
+    budget_chosen = Signal(int)  # MB
     shown_changed = Signal()  # the marks that are drawn moved
 
     def __init__(self, theme: Theme, tiles: CellTiles, parent: QWidget | None = None) -> None:
@@ -35,7 +34,7 @@ class BudgetBar(QSlider):
         self._theme = theme
         self._tiles = tiles
         self._report: BlocksReported | None = None
-        self._chosen = 0  # MiB, as the settings have it
+        self._chosen = 0  # MB, as the settings have it
         self._dragged_scale: float | None = None
         bounds = next(one for one in fields(Settings) if one.name == "memory_budget_mb").metadata
         self.setRange(bounds["minimum"], bounds["maximum"])

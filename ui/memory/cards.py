@@ -134,7 +134,7 @@ class _DiaryLine(QWidget):
 
 
 class DiskCard(Card):
-    cap_chosen = Signal(object)  # MiB
+    cap_chosen = Signal(object)  # MB
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -14,7 +14,7 @@ from ui.memory.cells import CellTiles
 from ui.memory.page_map import PageMap
 from ui.memory.page_words import chat_words, place_words
 from ui.memory.place_bar import PlaceBar
-from ui.memory.precision_words import kind_of
+from ui.memory.precision_words import FULL, KINDS, kind_of
 from ui.sidebar.row_words import pin_help, title_words
 from ui.theme import Theme
 from ui.tokens import SPACE_L, SPACE_M, SPACE_XS
@@ -130,15 +130,10 @@ class ChatRow(QWidget):
             button.setAccessibleName(f"{button.text()}: {title}")
 
     def _show_bar(self, row: ConversationBlocks, state: ChatState) -> None:
-        """By place: in memory in the colour of its precision, then on disk in grey."""
-        sizes = bytes_by_place(row, state.disk_bytes)
-        kind, whole = kind_of(row.precision), max(1, self._most_bytes)
-        self.bar.set_segments(
-            [
-                (round(nbytes / whole, 3), "on_disk" if place is BlockPlace.DISK else kind)
-                for place, nbytes in sizes.items()
-            ]
-        )
+        """In memory in the colours of its precisions, then on disk in grey."""
+        sizes, whole = bytes_by_place(row, state.disk_bytes), max(1, self._most_bytes)
+        kinds = bytes_by_kind(row) | {"on_disk": sizes.get(BlockPlace.DISK, 0)}
+        self.bar.set_segments([(round(nbytes / whole, 3), kind) for kind, nbytes in kinds.items() if nbytes])
         words = ", ".join(f"{numbers.size(nbytes)} {place_words(place)}" for place, nbytes in sizes.items())
         self.bar.setToolTip(words)
         self.bar.setAccessibleName(words)
@@ -222,6 +217,16 @@ def bytes_by_place(row: ConversationBlocks, disk_bytes: int) -> dict[BlockPlace,
         BlockPlace.DISK: max(stored, disk_bytes),
     }
     return {place: nbytes for place, nbytes in sizes.items() if nbytes}
+
+
+def bytes_by_kind(row: ConversationBlocks) -> dict[str, int]:
+    """What a chat takes in memory, by precision; the slack of its buffers counts as full."""
+    found = dict.fromkeys(KINDS, 0)
+    for run in row.runs:
+        if run.place is not BlockPlace.DISK:
+            found[kind_of(run.precision)] += run.bytes
+    found[FULL] += max(0, row.held_bytes - sum(found.values()))
+    return found
 
 
 def _button() -> QPushButton:

@@ -137,7 +137,7 @@ class MemoryPage(QWidget):
         self.setWindowTitle(self.tr("Memory – Ember"))
         self.title.setText(self.tr("Memory"))
         self.pane.setAccessibleName(self.tr("What is in memory and on disk"))
-        self.budget.setAccessibleName(self.tr("Memory for chats, in MiB"))
+        self.budget.setAccessibleName(self.tr("Memory for chats, in MB"))
         self.budget.setToolTip(self.tr("Drag the end, or use the arrow keys, to change the memory budget"))
         self.free_all.setText(self.tr("Free all"))
         self.free_all.setToolTip(self.tr("Put every chat away from memory now; they come back from disk"))
@@ -160,9 +160,7 @@ class MemoryPage(QWidget):
         limit = numbers.size(budget.value() * MB)
         self.used.setText(self.tr("{used} of {budget}").format(used=used, budget=limit))
         high, low = budget.marks_bytes or (None, None)
-        words = self.tr("{number} MiB in the settings · makes room above {high}, down to {low}").format(
-            number=numbers.count(budget.value()), high=numbers.size(high), low=numbers.size(low)
-        )
+        words = self.tr("makes room above {high}, down to {low}").format(high=numbers.size(high), low=numbers.size(low))
         self.marks.setText(words)
         budget.setAccessibleDescription(f"{self.used.text()}, {words}")
 

@@ -21,6 +21,7 @@ _KINDS = {  # of precision, by which the theme's colours are named
     "streaming-int8": "kvzip",
 }
 FULL = "16bit"
+KINDS = (FULL, "int8", "balanced", "compact", "kvzip")
 
 
 def _tr(source: str) -> str:

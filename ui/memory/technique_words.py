@@ -12,7 +12,6 @@ from enum import StrEnum
 
 from PySide6.QtCore import QCoreApplication
 
-from app.settings import MB
 from engine.protocol.events import BlockPlace, BlockRun, BlocksReported
 from ui import numbers
 from ui.memory.page_words import BLOCK_TOKENS, UNBROKEN
@@ -195,13 +194,10 @@ def _shared_here(report: BlocksReported) -> str:
 
 
 def _budget_here(report: BlocksReported) -> str:
-    words = _tr(
-        "Here: {used} of {budget}, which the settings count as {mebibytes}; room is made above {high}, down to {low}."
-    )
+    words = _tr("Here: {used} of {budget}; room is made above {high}, down to {low}.")
     return words.format(
         used=_size(report.memory_bytes),
         budget=_size(report.budget_bytes),
-        mebibytes=f"{numbers.count(round(report.budget_bytes / MB))}{UNBROKEN}MiB",
         high=_size(report.high_water_bytes),
         low=_size(report.low_water_bytes),
     )

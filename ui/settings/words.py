@@ -32,7 +32,7 @@ def group_words(group: Group) -> str:
 
 def unit_words(unit: str) -> str:
     """Behind a number."""
-    return {"": "", "%": " %", "MiB": " MiB", "tokens": _tr(" tokens")}[unit]
+    return {"": "", "%": " %", "MB": " MB", "tokens": _tr(" tokens")}[unit]
 
 
 def effect_words(effect: Effect) -> str:
