@@ -276,7 +276,7 @@ def test_a_measurement_that_ends_with_the_engine_is_one_that_was_stopped(lab: La
     run = lab.lab.runs.measurement(BenchName.MEMORY)
     assert run is not None
     assert run.state is RunState.STOPPED
-    assert not lab.lab.is_at_work
+    assert lab.lab.runs.running is None
     assert not page.progress.isVisible()
     assert not page.stop_button.isVisible()
     assert page.tables[0].rowCount() == 2, "what there is can still be saved"
@@ -706,13 +706,13 @@ def test_lengths_that_the_model_does_not_read_cannot_be_chosen(lab: LabDesk) -> 
     assert lab.window.show_page(BenchName.HEADS).chosen_context == 4096, "its models are its own"
 
 
-def test_others_can_ask_whether_it_is_at_work_and_stop_it(lab: LabDesk) -> None:
-    assert not lab.lab.is_at_work
+def test_others_see_what_runs_and_can_stop_it(lab: LabDesk) -> None:
+    assert lab.lab.runs.running is None
     lab.start(BenchName.LOOP)
-    assert lab.lab.is_at_work
+    assert lab.lab.runs.running is not None
     lab.lab.stop()
     stop(lab)
-    assert not lab.lab.is_at_work
+    assert lab.lab.runs.running is None
 
 
 def test_opening_again_shows_the_same_window(desk: Desk, lab: LabDesk) -> None:

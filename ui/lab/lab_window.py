@@ -72,11 +72,6 @@ class CacheLab(QObject):
     def take(self, event: object) -> bool:
         return self.runs.take(event)
 
-    @property
-    def is_at_work(self) -> bool:
-        """A measurement runs or waits: whatever else is asked of the engine comes after it."""
-        return self.runs.running is not None
-
     @Slot()
     def stop(self) -> None:
         """The measurement that runs; what it has found stays."""
