@@ -1,7 +1,7 @@
 """How fast caches come back here, measured as they do, and remembered beside the model's snapshots.
 
 What decides (`load_s`, `prefill_s`) is what this program measured itself; what is told ahead (`first_token_s`) also
-uses what was measured before the last start. Inference thread.
+uses what was measured before the last start, on the same processors. Inference thread.
 """
 
 from __future__ import annotations
@@ -9,50 +9,55 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import platform
 import time
 from pathlib import Path
+
+import torch
 
 from engine.kv import pressure
 from engine.kv.prefill_speed import PrefillSpeed, Reading
 from engine.kv.pressure import Rates
+from engine.kv.rates_moves import Move, MoveSpeed
 from engine.kv.resident import Resident
 
 _WEIGHT = 0.3
 _MIN_BYTES = 1_000_000  # less says more about overhead than about bandwidth
 _MIN_TOKENS = 32
-_FILE = "rates.json"
-_FORMAT = 1
-_USUAL_BPS = 1e9  # of restoring and copying, until measured
-_RESTORED, _COPIED = "restored_bps", "copied_bps"
+_SUFFIX = ".rates.json"
+_FORMAT = 2
 
 
 class MeasuredRates:
     """Bytes a second of full-precision cache, and prefilled tokens a second: running means, None until measured.
 
-    `folder`: where they are remembered, if it is there; `pair_share`: see `PrefillSpeed`.
+    `folder`: of the model's snapshots; what was measured is remembered beside it. `pair_share`: see `PrefillSpeed`.
     """
 
     def __init__(self, folder: Path | None = None, pair_share: float = 0.0) -> None:
         self._rates: dict[str, float] = {}
-        self._told: dict[str, float] = {}
         self._speed = PrefillSpeed(pair_share)
-        self._file = folder / _FILE if folder is not None else None
+        self._moves = MoveSpeed()
+        self._copied_bytes = 0  # since the last activation
+        self._file = folder.with_name(folder.name + _SUFFIX) if folder is not None else None
         self._is_changed = False
         self._read()
 
     def memory_read(self, nbytes: int, started: float, source: Resident) -> None:
         """A cache was copied from blocks or from another cache since `started`."""
+        self._copied_bytes += nbytes
         if source.place != "cpu":
             return
         name = "host_copy_bps" if source.is_exact else "dequantize_bps"
-        self._note(self._rates, name, nbytes, time.perf_counter() - started, _MIN_BYTES)
+        self._note(name, nbytes, time.perf_counter() - started, _MIN_BYTES)
 
     def disk_read(self, nbytes: int, seconds: float) -> None:
-        self._note(self._rates, "disk_bps", nbytes, seconds, _MIN_BYTES)
+        self._note("disk_bps", nbytes, seconds, _MIN_BYTES)
 
     def prefilled(self, num_tokens: int, seconds: float, cached: int = 0) -> None:
         """So many tokens were fed after `cached` ones."""
-        self._note(self._rates, "prefill_tps", num_tokens, seconds, _MIN_TOKENS)
+        self._note("prefill_tps", num_tokens, seconds, _MIN_TOKENS)
         self._speed.add(Reading(num_tokens, cached, seconds))
         self._is_changed = True
 
@@ -63,7 +68,11 @@ class MeasuredRates:
 
     def activated(self, nbytes: int, seconds: float, *, is_from_disk: bool) -> None:
         """A cache of so many bytes was made ready, all in all, before anything was fed."""
-        self._note(self._told, _RESTORED if is_from_disk else _COPIED, nbytes, seconds, _MIN_BYTES)
+        copied, self._copied_bytes = min(self._copied_bytes, nbytes), 0
+        restored = nbytes - copied if is_from_disk else 0
+        if seconds > 0 and (copied or restored):
+            self._moves.add(Move(restored, copied, seconds))
+            self._is_changed = True
 
     def load_s(self, nbytes: int) -> float:
         """Seconds to load this much from disk."""
@@ -75,25 +84,28 @@ class MeasuredRates:
 
     def first_token_s(self, new_tokens: int, cached: int, restored_bytes: int, copied_bytes: int) -> float | None:
         """Seconds until the first new token, where so many are fed after `cached` ones, some of which come from disk or
-        are copied in memory first. None while no speed of reading is known.
+        are copied in memory first. None while the speed of any of this is not known.
         """
         reading_s = self._speed.seconds(new_tokens, cached)
-        if reading_s is None:
-            return None
-        restored_s = restored_bytes / self._told.get(_RESTORED, _USUAL_BPS)
-        return reading_s + restored_s + copied_bytes / self._told.get(_COPIED, _USUAL_BPS)
+        moving_s = self._moves.seconds(restored_bytes, copied_bytes)
+        return None if reading_s is None or moving_s is None else reading_s + moving_s
 
     def snapshot(self) -> Rates:
         get = self._rates.get
         return Rates(get("dequantize_bps"), get("host_copy_bps"), get("disk_bps"), get("prefill_tps"))
 
     def write(self) -> None:
-        """Remember what was measured since the last time. Best effort, and only where snapshots of the model are."""
+        """Remember what was measured since the last time. Best effort, and only where snapshots are."""
         if not self._is_changed or self._file is None or not self._file.parent.is_dir():
             return
-        readings = [[one.tokens, one.cached, one.seconds] for one in self._speed.readings()]
+        content = {
+            "format": _FORMAT,
+            "machine": _machine(),
+            "readings": [[one.tokens, one.cached, one.seconds] for one in self._speed.readings()],
+            "moves": [[one.restored_bytes, one.copied_bytes, one.seconds] for one in self._moves.moves()],
+        }
         with contextlib.suppress(OSError):
-            self._file.write_text(json.dumps({"format": _FORMAT, "readings": readings, "bps": self._told}), "utf-8")
+            self._file.write_text(json.dumps(content), "utf-8")
             self._is_changed = False
 
     def _read(self) -> None:
@@ -101,21 +113,28 @@ class MeasuredRates:
             return
         try:
             content = json.loads(self._file.read_text("utf-8"))
-            if content["format"] != _FORMAT:
+            if content["format"] != _FORMAT or content["machine"] != _machine():
                 return
             readings = [Reading(int(n), int(c), float(s)) for n, c, s in content["readings"]]
-            told = {name: float(content["bps"][name]) for name in (_RESTORED, _COPIED) if name in content["bps"]}
+            moves = [Move(int(r), int(c), float(s)) for r, c, s in content["moves"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return
-        for one in readings:
-            if one.tokens > 0 and one.cached >= 0 and 0 < one.seconds < math.inf:
-                self._speed.add(one)
-        self._told = {name: bps for name, bps in told.items() if 0 < bps < math.inf}
+        for reading in readings:
+            if reading.tokens > 0 and reading.cached >= 0 and 0 < reading.seconds < math.inf:
+                self._speed.add(reading)
+        for move in moves:
+            if min(move.restored_bytes, move.copied_bytes) >= 0 and 0 < move.seconds < math.inf:
+                self._moves.add(move)
 
-    def _note(self, rates: dict[str, float], name: str, amount: int, seconds: float, least: int) -> None:
+    def _note(self, name: str, amount: int, seconds: float, least: int) -> None:
         if amount < least or seconds <= 0:
             return
         rate = amount / seconds
-        known = rates.get(name)
-        rates[name] = rate if known is None else known + _WEIGHT * (rate - known)
-        self._is_changed = True
+        known = self._rates.get(name)
+        self._rates[name] = rate if known is None else known + _WEIGHT * (rate - known)
+
+
+def _machine() -> str:
+    """What speeds depend on, and may differ from one start to the next."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    return f"{platform.machine()} {device}, {os.cpu_count()} processors, {torch.get_num_threads()} threads"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
 from collections.abc import Callable
@@ -12,8 +13,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from engine.kv.persistence import Persistence
-from engine.kv.prefill_speed import PrefillSpeed, Reading
+from engine.kv.prefill_speed import FEW_TOKENS, PrefillSpeed, Reading
 from engine.kv.rates import MeasuredRates
+from engine.kv.rates_moves import Move, MoveSpeed
 from engine.model.chat_template import ChatTemplate
 from engine.model.pieces import Pieces
 from engine.model.tokens import HistoryTokens
@@ -271,14 +273,181 @@ def test_one_measurement_is_stretched_by_the_model_s_sizes() -> None:
     assert speed.seconds(5, 0) is not None  # of a few tokens an upper bound
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"format": 1, "readings": [[1, 2]], "bps": {}}', "[1]", "null"])
-def test_a_damaged_file_of_rates_is_no_obstacle(tmp_path: Path, content: str) -> None:
-    (tmp_path / "rates.json").write_text(content)
-    rates = MeasuredRates(tmp_path)
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"format": 2, "machine": "", "readings": [[1, 2]], "moves": []}', "[1]", "null", "{", "\0"]
+)
+def test_a_damaged_file_of_rates_is_no_obstacle(tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.rates.json").write_text(content)
+    monkeypatch.setattr("engine.kv.rates._machine", str)
+    rates = MeasuredRates(tmp_path / "model")
     assert rates.first_token_s(10, 0, 0, 0) is None
     rates.prefilled(100, 1.0)
     rates.write()
-    assert MeasuredRates(tmp_path).first_token_s(100, 0, 0, 0) == pytest.approx(1.0, rel=0.1)
+    assert MeasuredRates(tmp_path / "model").first_token_s(100, 0, 0, 0) == pytest.approx(1.0, rel=0.1)
+
+
+# -- the time, on machines made up for it ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Seconds of `few` tokens (up to 32) and of `many`: start, a token, a pair."""
+
+    few: tuple[float, float, float]
+    many: tuple[float, float, float]
+
+    def cost(self, tokens: int, cached: int) -> float:
+        start, token, pair = self.few if tokens <= FEW_TOKENS else self.many
+        return start + tokens * (token + pair * (cached + tokens / 2))
+
+
+MACHINES = {
+    "the default model on two cores": Machine((6e-3, 2.9e-3, 2.6e-6), (0.09, 3.5e-3, 7e-7)),
+    "a graphics card": Machine((3e-3, 2e-4, 1e-8), (1.2e-2, 4e-5, 4e-9)),
+    "no start, no pairs": Machine((0.0, 2e-3, 0.0), (0.0, 2e-3, 0.0)),
+    "pairs cost most": Machine((0.0, 1e-3, 2e-6), (0.0, 1e-3, 2e-6)),
+    "a large model": Machine((0.1, 2e-2, 1e-6), (0.5, 2e-2, 1e-6)),
+}
+SHAPES = [(8, 0), (8, 4000), (25, 1000), (40, 0), (40, 3000), (150, 600), (500, 2000), (1500, 0), (3000, 0)]
+
+
+def readings_of(
+    machine: Machine, num_turns: int, seed: int, *, noise: float = 0.0, odd: float = 0.0, stretch: float = 1.0
+) -> list[Reading]:
+    """Turns as people take them; `odd` of them took two to four times as long as they should."""
+    rng = random.Random(seed)
+    found: list[Reading] = []
+    cached = 0
+    for number in range(num_turns):
+        if rng.random() < 0.3:
+            cached = rng.choice((0, 500, 2000, 4000))
+        sizes = [rng.choice((5, 15, 40, 100, 300, 900, 2000)) if number else 60, rng.randint(2, 12)]
+        for tokens in sizes:  # what is written, and what is read ahead after the reply
+            seconds = machine.cost(tokens, cached) * stretch * math.exp(rng.gauss(0, noise))
+            found.append(Reading(tokens, cached, seconds * (rng.uniform(2, 4) if rng.random() < odd else 1)))
+            cached += tokens
+    return found
+
+
+def share_told_right(
+    speed: PrefillSpeed, machine: Machine, shapes: list[tuple[int, int]], stretch: float = 1.0
+) -> float:
+    ratios = [(speed.seconds(*shape) or math.inf) / (machine.cost(*shape) * stretch) for shape in shapes]
+    return sum(abs(ratio - 1) <= 0.2 for ratio in ratios) / len(shapes)
+
+
+def speed_after(readings: list[Reading]) -> PrefillSpeed:
+    speed = PrefillSpeed(pair_share=1 / 3456)
+    for one in readings:
+        speed.add(one)
+    return speed
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_quiet_machine_is_known_after_a_few_turns(name: str, seed: int) -> None:
+    speed = speed_after(readings_of(MACHINES[name], 8, seed))
+    assert share_told_right(speed, MACHINES[name], SHAPES) == 1.0
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_noise_and_odd_ones_lead_nobody_astray(name: str) -> None:
+    """Measurements are 10 % off, and one in fifteen is far off."""
+    shares = [
+        share_told_right(
+            speed_after(readings_of(MACHINES[name], 20, seed, noise=0.1, odd=1 / 15)), MACHINES[name], SHAPES
+        )
+        for seed in range(20)
+    ]
+    assert sum(shares) / len(shares) >= 0.9
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("stretch", [0.5, 2.0])
+def test_another_load_is_known_after_three_turns(name: str, stretch: float) -> None:
+    machine = MACHINES[name]
+    shares = []
+    for seed in range(8):
+        speed = speed_after(readings_of(machine, 15, seed))
+        assert share_told_right(speed, machine, SHAPES, stretch) < 0.5
+        for one in readings_of(machine, 3, seed + 100, stretch=stretch):
+            speed.add(one)
+        shares.append(share_told_right(speed, machine, SHAPES, stretch))
+    assert sum(shares) / len(shares) >= 0.9
+
+
+def test_what_starts_slowly_is_not_taken_for_odd() -> None:
+    """Forty tokens cost more than twice as much a token as a thousand do, wherever a pass has a start."""
+    machine = Machine((0.0, 1e-3, 0.0), (0.1, 2e-3, 0.0))
+    speed = speed_after([Reading(n, 0, machine.cost(n, 0)) for n in (1000, 600, 900, 40, 1200)])
+    assert share_told_right(speed, machine, [(40, 0), (60, 0), (2000, 0)]) == 1.0
+
+
+def test_caches_come_back_as_they_did() -> None:
+    def cost(restored: int, copied: int) -> float:
+        return 0.004 + restored / 9e8 + copied / 4e9
+
+    moves = MoveSpeed()
+    assert moves.seconds(0, 0) == 0.0
+    assert moves.seconds(10**8, 0) is None  # not a number made up
+    assert moves.seconds(0, 10**8) is None
+    moves.add(Move(10**8, 0, cost(10**8, 0)))
+    assert moves.seconds(2 * 10**8, 0) == pytest.approx(cost(2 * 10**8, 0), rel=0.2)
+    assert moves.seconds(0, 10**8) is None
+    for restored, copied in ((3 * 10**7, 0), (0, 10**8), (10**8, 4 * 10**7), (2 * 10**8, 0)):
+        moves.add(Move(restored, copied, cost(restored, copied)))
+    moves.add(Move(10**8, 0, 5 * cost(10**8, 0)))  # another program read the disk as well
+    for restored, copied in ((2 * 10**7, 0), (4 * 10**8, 0), (0, 2 * 10**8), (5 * 10**7, 5 * 10**7)):
+        assert moves.seconds(restored, copied) == pytest.approx(cost(restored, copied), rel=0.2)
+
+
+def test_what_comes_from_disk_is_told_from_what_is_copied() -> None:
+    class Parked:
+        place = "cpu"
+        is_exact = True
+
+    rates = MeasuredRates()
+    rates.prefilled(100, 1.0)
+    rates.memory_read(40_000_000, time.perf_counter(), Parked())  # type: ignore[arg-type]
+    rates.activated(40_000_000, 0.01, is_from_disk=False)
+    rates.activated(90_000_000, 0.3, is_from_disk=True)
+    reading_s = rates.first_token_s(100, 0, 0, 0)
+    assert reading_s is not None
+    for restored, copied, seconds in ((90_000_000, 0, 0.3), (0, 40_000_000, 0.01), (45_000_000, 0, 0.15)):
+        told = rates.first_token_s(100, 0, restored, copied)
+        assert told is not None
+        assert told - reading_s == pytest.approx(seconds, rel=0.2)
+
+
+def test_rates_of_another_machine_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = MeasuredRates(tmp_path / "model")
+    rates.prefilled(100, 1.0)
+    rates.write()
+    assert MeasuredRates(tmp_path / "model").first_token_s(100, 0, 0, 0) == pytest.approx(1.0, rel=0.1)
+    monkeypatch.setattr("engine.kv.rates.torch.get_num_threads", lambda: 64)
+    assert MeasuredRates(tmp_path / "model").first_token_s(100, 0, 0, 0) is None
+
+
+def test_what_is_told_is_the_forecast_at_the_rates_that_were_measured(
+    start_engine: StartEngine, roomy_model: Path
+) -> None:
+    engine = start_engine(roomy_model)
+    messages = [user(digits(600))]
+    turn(engine, "a", messages)
+    for _ in range(2):  # a restore has to be measured before its time is told
+        engine = start_engine(roomy_model)
+        messages.append(user(digits(60)))
+        told, _ = turn(engine, "a", messages)
+    engine = start_engine(roomy_model)
+    messages.append(user(digits(60)))
+    told = engine.estimate("a", messages)
+    caches = engine.runtime._caches
+    assert caches is not None
+    per_token = caches.model.geometry.bytes_per_token
+    assert told.from_disk_tokens > 600
+    assert told.seconds == caches.rates.first_token_s(
+        told.new_tokens, told.prompt_tokens - told.new_tokens, told.from_disk_tokens * per_token, 0
+    )
 
 
 # -- among other work --------------------------------------------------------------------------------------------------
