@@ -60,7 +60,8 @@ def usual_then(ratios: np.ndarray) -> np.ndarray:
 
 def _odd_ones(ratios: np.ndarray) -> np.ndarray:
     """Those far from what was usual then."""
-    return np.abs(np.log(ratios / usual_then(ratios))) > np.log(_ODD)
+    are_odd: np.ndarray = np.abs(np.log(ratios / usual_then(ratios))) > np.log(_ODD)
+    return are_odd
 
 
 def _solve(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -73,5 +74,4 @@ def _solve(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         if (costs >= 0).all():
             break
         free &= costs >= 0
-    positive: np.ndarray = np.maximum(costs, 0.0)
-    return positive
+    return np.maximum(costs, 0.0)
