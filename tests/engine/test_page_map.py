@@ -25,6 +25,7 @@ from engine.protocol.events import (
     ConversationCache,
     Finished,
     PressureActed,
+    SnapshotSaved,
 )
 from tests.engine.conftest import Engine, build_model, user
 
@@ -148,6 +149,7 @@ def test_a_compressed_chat(start_engine: StartEngine, roomy_model: Path) -> None
     engine.worker.submit(Compress("a", "compress", tuple(messages), keep=0.3))
     answer = engine.wait(Compressed)
     assert isinstance(answer, Compressed)
+    engine.wait(SnapshotSaved, request_id="compress")
     row, cache = agrees(engine)["a"]
     assert row.precision == "kvzip"
     assert row.kept == pytest.approx(answer.kept)
