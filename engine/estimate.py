@@ -26,7 +26,11 @@ def estimate(command: Estimate, model: LoadedModel, caches: CacheManager) -> Est
         new_tokens=new_tokens,
         from_disk_tokens=ahead.from_disk,
         seconds=caches.rates.first_token_s(
-            new_tokens + to_score, ahead.reused, ahead.from_disk * per_token, ahead.copied * per_token
+            new_tokens + to_score,
+            ahead.reused,
+            ahead.from_disk * per_token,
+            ahead.copied * per_token,
+            is_exact=ahead.is_exact,
         ),
         context_length=context_length,
         num_dropped=prompt.num_dropped,

@@ -115,6 +115,7 @@ class _Follow:
             self._caches.persistence.writer.release(self._key)
             cache.rollback(shared)
         rest, length = ids[cache.length :], cache.length
+        is_exact = cache.is_exact
         started = time.perf_counter()
         try:
             prefill(self._model.forward, cache, rest, _CHUNK, self._is_wanted, lambda done, total: None)
@@ -122,4 +123,4 @@ class _Follow:
             if not is_out_of_memory(error):
                 raise
         if len(rest) <= FEW_TOKENS and cache.length == len(ids):
-            self._caches.rates.prefilled(len(rest), time.perf_counter() - started, length)
+            self._caches.rates.prefilled(len(rest), time.perf_counter() - started, length, is_exact=is_exact)

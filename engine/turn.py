@@ -95,6 +95,7 @@ class Turn:
         room = model.info.context_length - (len(token_ids) - active.cache.shift)
         active.cache.checkpoint()
         fed_before = model.forward.tokens_fed
+        is_exact = active.cache.is_exact
         prefill_started = time.perf_counter()
         logits = prefill(
             model.forward,
@@ -107,7 +108,7 @@ class Turn:
         )
         prefilled = model.forward.tokens_fed - fed_before
         prefill_s = time.perf_counter() - prefill_started
-        self._caches.rates.prefilled(prefilled, prefill_s, active.reused)
+        self._caches.rates.prefilled(prefilled, prefill_s, active.reused, is_exact=is_exact)
         decode = Decode(
             model.forward,
             active.cache,
@@ -121,6 +122,8 @@ class Turn:
             ids_match_text = self._decode(decode, active, logits, prompt.open_ids or ())
         self._flush_text()
         self._send_statistics(active, time.perf_counter())
+        if self._ttft_s is not None and not self._is_compressed:
+            self._caches.rates.begun(self._ttft_s - active.restore_s - prefill_s)
         self._caches.rates.decoded(self._decode_tps)
         return Finished(
             conversation_id=command.conversation_id,

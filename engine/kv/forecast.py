@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """`reused` tokens, of which `from_disk` would be restored and `copied` copied within memory first; the next one's
-    position is `shift` before its number. `moved_tokens`: see `Outline`.
+    position is `shift` before its number. `moved_tokens`: see `Outline`. `is_exact`: they are in full precision.
     """
 
     reused: int
@@ -31,6 +31,7 @@ class Forecast:
     miss: Miss | None
     moved_tokens: int = 0
     shift: int = 0
+    is_exact: bool = True
 
 
 def forecast(caches: CacheManager, key: str, token_ids: Sequence[int], history_tokens: int) -> Forecast:
@@ -72,7 +73,7 @@ def forecast(caches: CacheManager, key: str, token_ids: Sequence[int], history_t
         reused += read
     found = [miss] if miss is not None else []
     miss = caches.reasons.miss(key, token_ids, history_tokens, found, known_length, common, reused, caches.can_crop)
-    return Forecast(reused, from_disk, copied, miss, *moved)
+    return Forecast(reused, from_disk, copied, miss, *moved, is_exact=is_exact or not reused)
 
 
 def _in_memory(chat: Outline, others: Sequence[Resident], wanted: Sequence[int]) -> tuple[int, bool]:

@@ -11,7 +11,9 @@ import json
 import math
 import os
 import platform
+import statistics
 import time
+from collections import deque
 from pathlib import Path
 
 import torch
@@ -25,8 +27,9 @@ from engine.kv.resident import Resident
 _WEIGHT = 0.3
 _MIN_BYTES = 1_000_000  # less says more about overhead than about bandwidth
 _MIN_TOKENS = 32
+_TURNS = 9  # that tell what a turn takes beside reading and moving
 _SUFFIX = ".rates.json"
-_FORMAT = 2
+_FORMAT = 3
 
 
 class MeasuredRates:
@@ -37,8 +40,9 @@ class MeasuredRates:
 
     def __init__(self, folder: Path | None = None, pair_share: float = 0.0) -> None:
         self._rates: dict[str, float] = {}
-        self._speed = PrefillSpeed(pair_share)
+        self._speed = {is_exact: PrefillSpeed(pair_share) for is_exact in (True, False)}
         self._moves = MoveSpeed()
+        self._beside_s: deque[float] = deque(maxlen=_TURNS)
         self._copied_bytes = 0  # since the last activation
         self._file = folder.with_name(folder.name + _SUFFIX) if folder is not None else None
         self._is_changed = False
@@ -55,16 +59,21 @@ class MeasuredRates:
     def disk_read(self, nbytes: int, seconds: float) -> None:
         self._note("disk_bps", nbytes, seconds, _MIN_BYTES)
 
-    def prefilled(self, num_tokens: int, seconds: float, cached: int = 0) -> None:
-        """So many tokens were fed after `cached` ones."""
+    def prefilled(self, num_tokens: int, seconds: float, cached: int = 0, *, is_exact: bool = True) -> None:
+        """So many tokens were fed after `cached` ones; `is_exact`: which were in full precision."""
         self._note("prefill_tps", num_tokens, seconds, _MIN_TOKENS)
-        self._speed.add(Reading(num_tokens, cached, seconds))
+        self._speed[is_exact].add(Reading(num_tokens, cached, seconds))
         self._is_changed = True
+
+    def begun(self, beside_s: float) -> None:
+        """A turn took this long from the request to its first token, beside moving its cache and reading."""
+        self._beside_s.append(max(0.0, beside_s))
 
     def decoded(self, tokens_per_s: float | None) -> None:
         """A reply came at this speed; None where it was too short to tell."""
         if tokens_per_s:
-            self._speed.decoded(1 / tokens_per_s)
+            for speed in self._speed.values():
+                speed.decoded(1 / tokens_per_s)
 
     def activated(self, nbytes: int, seconds: float, *, is_from_disk: bool) -> None:
         """A cache of so many bytes was made ready, all in all, before anything was fed."""
@@ -82,13 +91,18 @@ class MeasuredRates:
         """Seconds to feed this many tokens."""
         return num_tokens / self._rates.get("prefill_tps", pressure.DEFAULT_PREFILL_TPS)
 
-    def first_token_s(self, new_tokens: int, cached: int, restored_bytes: int, copied_bytes: int) -> float | None:
+    def first_token_s(
+        self, new_tokens: int, cached: int, restored_bytes: int, copied_bytes: int, *, is_exact: bool = True
+    ) -> float | None:
         """Seconds until the first new token, where so many are fed after `cached` ones, some of which come from disk or
         are copied in memory first. None while the speed of any of this is not known.
         """
-        reading_s = self._speed.seconds(new_tokens, cached)
+        reading_s = self._speed[is_exact].seconds(new_tokens, cached)
+        if reading_s is None:
+            reading_s = self._speed[True].seconds(new_tokens, cached)
         moving_s = self._moves.seconds(restored_bytes, copied_bytes)
-        return None if reading_s is None or moving_s is None else reading_s + moving_s
+        beside_s = statistics.median(self._beside_s) if self._beside_s else 0.0
+        return None if reading_s is None or moving_s is None else reading_s + moving_s + beside_s
 
     def snapshot(self) -> Rates:
         get = self._rates.get
@@ -101,7 +115,11 @@ class MeasuredRates:
         content = {
             "format": _FORMAT,
             "machine": _machine(),
-            "readings": [[one.tokens, one.cached, one.seconds] for one in self._speed.readings()],
+            "readings": [
+                [one.tokens, one.cached, one.seconds, is_exact]
+                for is_exact, speed in self._speed.items()
+                for one in speed.readings()
+            ],
             "moves": [[one.restored_bytes, one.copied_bytes, one.seconds] for one in self._moves.moves()],
         }
         with contextlib.suppress(OSError):
@@ -115,13 +133,13 @@ class MeasuredRates:
             content = json.loads(self._file.read_text("utf-8"))
             if content["format"] != _FORMAT or content["machine"] != _machine():
                 return
-            readings = [Reading(int(n), int(c), float(s)) for n, c, s in content["readings"]]
+            readings = [(bool(exact), Reading(int(n), int(c), float(s))) for n, c, s, exact in content["readings"]]
             moves = [Move(int(r), int(c), float(s)) for r, c, s in content["moves"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return
-        for reading in readings:
+        for is_exact, reading in readings:
             if reading.tokens > 0 and reading.cached >= 0 and 0 < reading.seconds < math.inf:
-                self._speed.add(reading)
+                self._speed[is_exact].add(reading)
         for move in moves:
             if min(move.restored_bytes, move.copied_bytes) >= 0 and 0 < move.seconds < math.inf:
                 self._moves.add(move)

@@ -274,7 +274,7 @@ def test_one_measurement_is_stretched_by_the_model_s_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", '{"format": 2, "machine": "", "readings": [[1, 2]], "moves": []}', "[1]", "null", "{", "\0"]
+    "content", ["", "{}", '{"format": 3, "machine": "", "readings": [[1, 2]], "moves": []}', "[1]", "null", "{", "\0"]
 )
 def test_a_damaged_file_of_rates_is_no_obstacle(tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.rates.json").write_text(content)
@@ -417,6 +417,30 @@ def test_what_comes_from_disk_is_told_from_what_is_copied() -> None:
         told = rates.first_token_s(100, 0, restored, copied)
         assert told is not None
         assert told - reading_s == pytest.approx(seconds, rel=0.2)
+
+
+def test_what_a_turn_takes_beside_reading_is_told_as_well() -> None:
+    rates = MeasuredRates()
+    rates.prefilled(100, 1.0)
+    before = rates.first_token_s(100, 0, 0, 0)
+    assert before is not None
+    for beside_s in (0.02, 0.5, 0.02, -0.001, 0.02):  # odd ones change nothing, nor clocks that disagree
+        rates.begun(beside_s)
+    assert rates.first_token_s(100, 0, 0, 0) == pytest.approx(before + 0.02)
+
+
+def test_reading_after_an_encoded_cache_is_measured_apart(tmp_path: Path) -> None:
+    rates = MeasuredRates(tmp_path / "model")
+    for _ in range(3):
+        rates.prefilled(100, 1.0, 500)
+    exact_s = rates.first_token_s(100, 500, 0, 0)
+    assert rates.first_token_s(100, 500, 0, 0, is_exact=False) == exact_s, "all that is known"
+    for _ in range(3):
+        rates.prefilled(100, 3.0, 500, is_exact=False)
+    rates.write()
+    for one in (rates, MeasuredRates(tmp_path / "model")):
+        assert one.first_token_s(100, 500, 0, 0) == pytest.approx(1.0, rel=0.05)
+        assert one.first_token_s(100, 500, 0, 0, is_exact=False) == pytest.approx(3.0, rel=0.05)
 
 
 def test_rates_of_another_machine_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
