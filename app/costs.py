@@ -10,6 +10,7 @@ from app.chat_view import ChatViews
 from app.conversation import Conversation, Draft, Message
 from app.conversation_store import ConversationStore
 from app.engine_port import EnginePort
+from app.errors import AppError
 from app.history import well_formed, well_formed_draft
 from app.model_switch import ModelSwitch
 from app.settings import Settings
@@ -64,6 +65,13 @@ class Costs:
             )
         )
         return request_id
+
+    def of_going_on(self, conversation_id: str) -> str | None:
+        """Ask what going on with a chat would cost, nothing being said yet. None where it cannot be asked now."""
+        try:
+            return self.estimate(conversation_id, Draft()) if self.model is not None else None
+        except AppError:
+            return None
 
     def count_tokens(self, texts: tuple[str, ...]) -> str:
         """Ask for the lengths of texts in tokens. Returns the request id."""

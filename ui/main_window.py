@@ -44,6 +44,7 @@ from ui.settings.preferences import Preferences
 from ui.sidebar.conversation_list import ConversationList
 from ui.sidebar.deletions import Deletions
 from ui.sidebar.exchange_actions import ExchangeActions
+from ui.sidebar.row_costs import RowCosts
 from ui.sidebar.warmth_feed import WarmthFeed
 from ui.state_words import StateWords
 from ui.theme import Theme
@@ -101,6 +102,7 @@ class MainWindow(QMainWindow):
         )
         self.sending = Sending(session, self.controller, self.watch, self.drafts, self.page, self)
         self.cost = CostFeed(session.costs, self.page.composer, self)
+        self.row_costs = RowCosts(self.sidebar.view, self.sidebar.model, session.costs.of_going_on, self)
         self.deletions = Deletions(session, store, bridge, self.controller, self._live, self.sidebar.undo_bar, self)
         self.changes = ConversationChanges(session, store, self.controller, self.sidebar, self)
         self.message_changes = MessageChanges(
@@ -140,9 +142,10 @@ class MainWindow(QMainWindow):
     def take(self, event: object) -> None:
         if self.lab.take(event):
             return
-        if isinstance(event, Estimated) and event.conversation_id:
+        is_of_row = self.row_costs.take(event)
+        if isinstance(event, Estimated) and event.conversation_id and self.page.composer.draft.is_blank:
             self.sidebar.set_cost(event.conversation_id, event.new_tokens, event.seconds)
-        if self.cost.take(event):
+        if self.cost.take(event) or is_of_row:
             return
         if getattr(event, "conversation_id", None) in self.deletions.hidden and not isinstance(event, Failed):
             self._live.take(event)

@@ -15,6 +15,7 @@ from app.errors import UnknownConversationError
 from app.paths import resources_dir
 from engine.protocol.commands import Estimate
 from engine.protocol.events import (
+    CacheState,
     Compressed,
     EngineStopped,
     Estimated,
@@ -32,6 +33,7 @@ from ui.composer.cost_feed import CostFeed
 from ui.composer.cost_words import cost_of
 from ui.estimate_words import about
 from ui.language import Language
+from ui.sidebar.warmth import Warmth
 
 NOTES = Attachment("notes.txt", "some notes", 10)
 BOOK = Attachment("book.txt", "a whole book", 900_000)
@@ -546,3 +548,69 @@ def test_a_message_that_does_not_fit_reaches_no_engine_in_the_whole_window(open_
     assert composer.hint.text().startswith(
         "This message has 9,120 tokens, but SmolLM2-135M-Instruct reads at most 8,192"
     )
+
+
+# in the list
+
+
+def test_a_row_tells_what_going_on_takes_once_the_pointer_rests_on_it(open_desk: OpenDesk) -> None:
+    ids: list[str] = []
+    desk = open_desk(fill=lambda desk: ids.extend(desk.add_conversation(title) for title in ("stored", "here", "open")))
+    stored, here, shown = ids
+    desk.window.controller.open(shown)
+    model, view = desk.window.sidebar.model, desk.window.sidebar.view
+    model.set_warmth(stored, Warmth(CacheState.ON_DISK, 6120, 148_000_000, "bf16"))
+    model.set_warmth(here, Warmth(CacheState.WARM, 6120, 148_000_000, "bf16"))
+    model.set_warmth(shown, Warmth(CacheState.ON_DISK, 6120, 148_000_000, "bf16"))
+
+    def asked(conversation_id: str) -> list[Estimate]:
+        mine = (one for one in desk.engine.commands if isinstance(one, Estimate))
+        return [one for one in mine if one.conversation_id == conversation_id and not one.messages[-1].text]
+
+    def rest_on(conversation_id: str) -> None:
+        view.entered.emit(model.index_of(conversation_id))
+        desk.qtbot.waitUntil(lambda: not desk.window.row_costs._timer.isActive())
+
+    def tooltip() -> str:
+        return str(model.index_of(stored).data(Qt.ItemDataRole.ToolTipRole))
+
+    rest_on(here)
+    assert asked(here) == [], "it goes on at once"
+    rest_on(stored)
+    rest_on(stored)
+    assert len(asked(stored)) == 1, "one question is enough"
+    assert "resumes without reading" in tooltip()
+    desk.engine.tell(estimated(conversation_id=stored, request_id=asked(stored)[0].request_id, seconds=0.31))
+    desk.settle()
+    assert "resumes in about 0.3 s" in tooltip()
+    rest_on(stored)
+    assert len(asked(stored)) == 1, "it is known"
+    model.set_warmth(stored, Warmth(CacheState.COLD))
+    rest_on(stored)
+    assert len(asked(stored)) == 2, "in another state it costs something else"
+    desk.engine.tell(
+        Failed(asked(stored)[1].request_id, stored, "template", "The template takes no such chat.")
+    )
+    desk.settle()
+    assert desk.window.page.transcript.notice is None, "nobody asked for anything that failed"
+    rest_on(stored)
+    assert len(asked(stored)) == 3
+
+
+def test_the_draft_is_no_part_of_what_a_row_tells(open_desk: OpenDesk) -> None:
+    ids: list[str] = []
+    desk = open_desk(fill=lambda desk: ids.append(desk.add_conversation("chat")))
+    desk.window.controller.open(ids[0])
+    desk.window.sidebar.model.set_warmth(ids[0], Warmth(CacheState.COLD))
+    role = Qt.ItemDataRole.ToolTipRole
+    for text, is_told in (("a long question", False), ("", True)):
+        desk.window.page.composer.edit.setPlainText(text)
+        num_asked = sum(isinstance(one, Estimate) for one in desk.engine.commands)
+        desk.qtbot.waitUntil(
+            lambda before=num_asked: sum(isinstance(one, Estimate) for one in desk.engine.commands) > before
+        )
+        request_id = [one.request_id for one in desk.engine.commands if isinstance(one, Estimate)][-1]
+        desk.engine.tell(estimated(conversation_id=ids[0], request_id=request_id, new_tokens=6408))
+        desk.settle()
+        told = desk.window.sidebar.model.index_of(ids[0]).data(role)
+        assert ("6,408" in told) is is_told
