@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
+import os
 import queue
 import threading
 import time
@@ -52,6 +53,7 @@ from engine.protocol.events import (
     PhaseChanged,
 )
 from engine.quick_imports import import_transformers
+from engine.thread_count import wait_briefly
 
 if TYPE_CHECKING:
     from engine.runtime import Runtime
@@ -164,6 +166,7 @@ class EngineWorker:
         """Import torch and everything that needs it; a broken installation becomes an event."""
         if isinstance(command, LoadModel):
             self._on_event(ModelLoading(command.request_id, LoadStage.IMPORTING, None))
+        wait_briefly(os.environ)
         preload_torch()
         gc.disable()  # a collection amid thousands of new modules stops every thread for 0.1 to 0.2 s
         try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +46,40 @@ def test_a_process_bound_to_one_processor_computes_with_one_thread(monkeypatch: 
         assert pick_thread_count() == 1
     finally:
         os.sched_setaffinity(0, before)
+
+
+_SAYS_HOW_IT_WAITS = """
+import ctypes, os, sys
+from engine.protocol.config import EngineConfig
+from engine.worker import EngineWorker
+from engine.protocol.commands import LoadModel
+from engine.protocol.config import Weights
+from pathlib import Path
+events = []
+worker = EngineWorker(EngineConfig(Path("kv"), Path("converted")), events.append)
+worker.start()
+worker.submit(LoadModel("load", Path("nowhere"), Weights.BITS_16))
+worker.shutdown(120)
+assert "torch" in sys.modules
+import torch
+torch.ones(64, 64) @ torch.ones(64, 64)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP")
+@pytest.mark.parametrize(
+    ("chosen", "spins"), [({}, "10000"), ({"OMP_WAIT_POLICY": "passive"}, "0"), ({"GOMP_SPINCOUNT": "777"}, "777")]
+)
+def test_the_threads_wait_briefly_unless_the_user_chose(tmp_path: Path, chosen: dict[str, str], spins: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    environment |= chosen | {"OMP_DISPLAY_ENV": "VERBOSE", "PYTHONPATH": str(Path.cwd())}
+    ran = subprocess.run(
+        [sys.executable, "-c", _SAYS_HOW_IT_WAITS],
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert f"GOMP_SPINCOUNT = '{spins}'" in ran.stderr, "what the library itself says once it is loaded"
