@@ -1,6 +1,8 @@
 """The README's pictures: the real program with the real model, its chats written here, drawn off the screen.
 
 python -m tests.benchmarks.pictures FOLDER [LANGUAGE THEME SCALE]
+
+That of the memory panel is one of `tests.benchmarks.ladder_pictures`.
 """
 
 from __future__ import annotations
@@ -136,16 +138,6 @@ def take(folder: Path, language: str, theme: str, scale: str) -> None:
         assert dialog is not None
         keep(dialog, "settings")
         dialog.close()
-        for title in ("Tax letter, second draft", "Names for a small bakery"):
-            window.controller.open(next(one.id for one in store.conversations() if one.title == title))
-            program.send("Say it in other words, at some length.")
-            program.wait(Finished, sum(isinstance(event, Finished) for event in program.events) + 1)
-        window.memory.toggle()
-        waiting.wait(1500)
-        assert window.memory.page is not None
-        window.memory.page.resize(1100, 720)
-        keep(window.memory.page, "memory")
-        window.memory.close()
         window.lab.open()
         assert window.lab.window is not None
         window.lab.window.resize(1100, 760)
