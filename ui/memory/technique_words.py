@@ -91,8 +91,7 @@ def _meaning(topic: Topic) -> str:
             return _tr("Just as the model computed it: nothing is lost. All other ways are measured against it.")
         case Topic.INT8:
             return _tr(
-                "Numbers are kept in 8 bits, with a scale for each small group; the beginning and the latest part of "
-                "the chat stay in 16. Replies hardly change."
+                "Numbers are kept in 8 bits, with a scale for each small group: half the size. Replies hardly change."
             )
         case Topic.BALANCED:
             return _tr(
@@ -100,7 +99,10 @@ def _meaning(topic: Topic) -> str:
                 "a little."
             )
         case Topic.COMPACT:
-            return _tr("Keys and values both in 4 bits: the smallest way to keep every token. Replies may differ.")
+            return _tr(
+                "Keys and values both in 4 bits, but the first 64 tokens and the last 128 in 16: the smallest way to "
+                "keep every token. Replies may differ."
+            )
         case Topic.KVZIP:
             return _tr(
                 "The model repeats the chat to itself, and what it does not look at meanwhile is dropped (KVzip), or "
