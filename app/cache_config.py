@@ -121,7 +121,7 @@ class _Reader:
         if window is None:
             return [_FULL] * count
         if self._has("use_sliding_window") or "use_sliding_window" in self._config:
-            first = self._config.get("max_window_layers", 0) if self._config.get("use_sliding_window") else count
+            first = (self._count("max_window_layers") or 0) if self._config.get("use_sliding_window") else count
             return [_SLIDING if index >= first else _FULL for index in range(count)]
         if pattern is not None:
             return [_SLIDING if (index + 1) % pattern else _FULL for index in range(count)]

@@ -51,7 +51,12 @@ def with_head(tables: Tables, head: Row) -> Tables:
 
 
 def write_tables(path: Path, tables: Tables) -> list[Path]:
-    """The table without a name into `path`, every other one beside it. The files. Raises StorageError."""
+    """The table without a name into `path`, every other one beside it, where that is a file. The files.
+
+    Raises StorageError.
+    """
+    if _is_a_stream(path):
+        tables = {name: rows for name, rows in tables.items() if not name}
     files = [path.with_stem(f"{path.stem}-{name}") if name else path for name in tables]
     for file, rows in zip(files, tables.values(), strict=True):
         write_bytes(file, table_bytes(rows))
@@ -75,15 +80,22 @@ def write_bytes(path: Path, content: bytes) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(None, "it is a folder")
-        if path.exists() and not path.is_file():  # a pipe, or /dev/stdout
+        if path.is_symlink() or _is_a_stream(path):  # what a link names keeps its place, /dev/stdout above all
             path.write_bytes(content)
             return
         new.write_bytes(content)
+        if path.exists():
+            new.chmod(path.stat().st_mode)
         new.replace(path)
     except OSError as error:
         with suppress(OSError):
             new.unlink(missing_ok=True)
         raise _failure(error, path) from error
+
+
+def _is_a_stream(path: Path) -> bool:
+    """A pipe, a device."""
+    return path.exists() and not path.is_file()
 
 
 def _failure(error: OSError, path: Path) -> StorageError:

@@ -16,6 +16,7 @@ from app.gguf_header import read_gguf_header
 
 _HALF = 2
 _LONGEST_HEADER = 1 << 28
+_LARGEST = 10**12  # numbers along one side of a tensor
 _OWN_FILE = "packed.safetensors"  # the engine's copy, of the same numbers
 
 
@@ -50,7 +51,7 @@ def _num_parameters(folder: Path) -> int | None:
     files = [file for file in folder.glob("*.safetensors") if file.name != _OWN_FILE]
     try:
         return sum(map(_numbers_in, files)) or None
-    except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -61,4 +62,7 @@ def _numbers_in(file: Path) -> int:
         if length > _LONGEST_HEADER:
             raise ValueError("no safetensors file")
         header = json.loads(opened.read(length))
-    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
+    if not all(isinstance(size, int) and 0 <= size <= _LARGEST for shape in shapes for size in shape):
+        raise ValueError("no shape of a tensor")
+    return sum(map(math.prod, shapes))

@@ -230,7 +230,7 @@ class EngineWorker:
             case Verify():
                 self._on_event(runtime.verify(command, self._stops(runtime, command)))
             case RunBench():
-                self._on_event(runtime.bench(command, self._cancelled[command.request_id].is_set))
+                self._on_event(runtime.bench(command, self._stops(runtime, command)))
 
     def _take_turn(self, runtime: Runtime, command: Generate) -> None:
         """The reply, and then what is done while nobody waits."""
@@ -250,13 +250,13 @@ class EngineWorker:
         runtime.compress_if_short(command, is_wanted)
         runtime.probe_codecs(is_wanted)
 
-    def _stops(self, runtime: Runtime, command: Generate | Compress | Undo | Verify) -> Callable[[], bool]:
+    def _stops(self, runtime: Runtime, command: Generate | Compress | Undo | Verify | RunBench) -> Callable[[], bool]:
         """Asked between tokens and chunks whether to stop; what can be answered meanwhile is."""
         cancelled = self._cancelled[command.request_id]
 
         def is_cancelled() -> bool:
             if not self._inbox.is_empty:
-                self._answer_waiting(runtime, command.conversation_id)
+                self._answer_waiting(runtime, None if isinstance(command, RunBench) else command.conversation_id)
             return cancelled.is_set()
 
         return is_cancelled

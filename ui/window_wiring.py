@@ -50,6 +50,7 @@ def _connect_sidebar(window: MainWindow) -> None:
     window.message_changes.forked.connect(window.open_fork)
     window.deletions.changed.connect(window.refresh_conversations)
     window.deletions.deleted.connect(window.warmth.forget)
+    window.deletions.deleted.connect(window.memory.chats_deleted)
     compressions.asked.connect(window.show_what_can_be_compressed)
     compressions.ended.connect(window.ask_for_cache_report)
 

@@ -54,14 +54,14 @@ def bench(call: Call) -> int:
         with _progress_told(call, run):
             run.engine.submit(RunBench(request_id, name, call.arguments.context))
             result = run.answer(request_id, BenchFinished).result
-    if csv_file is not None:
-        asked = call.arguments.context
-        write_tables(csv_file, measured_tables(name, asked, result, datetime.now().astimezone(), is_whole=True))
+    measured_at = datetime.now().astimezone()
     if call.arguments.json:
         call.print_json(result)
-        return 0
-    for line in bench_lines(name, result):
-        call.print(line)
+    else:
+        for line in bench_lines(name, result):
+            call.print(line)
+    if csv_file is not None:  # last: what was measured is told in any case
+        write_tables(csv_file, measured_tables(name, call.arguments.context, result, measured_at, is_whole=True))
     return 0
 
 

@@ -58,7 +58,7 @@ def start_compiling(*options: str) -> subprocess.Popen[bytes] | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},  # these sources
         )
     except OSError:
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import platform
 import statistics
@@ -30,6 +29,7 @@ _MIN_TOKENS = 32
 _TURNS = 9  # that tell what a turn takes beside reading and moving
 _SUFFIX = ".rates.json"
 _FORMAT = 3
+_MOST = 10**12  # tokens or bytes; a file with more, or with such seconds, is damaged
 
 
 class MeasuredRates:
@@ -138,10 +138,12 @@ class MeasuredRates:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return
         for is_exact, reading in readings:
-            if reading.tokens > 0 and reading.cached >= 0 and 0 < reading.seconds < math.inf:
+            if 0 < reading.tokens < _MOST and 0 <= reading.cached < _MOST and _is_likely(reading.seconds):
                 self._speed[is_exact].add(reading)
         for move in moves:
-            if min(move.restored_bytes, move.copied_bytes) >= 0 and 0 < move.seconds < math.inf:
+            if all(0 <= nbytes < _MOST for nbytes in (move.restored_bytes, move.copied_bytes)) and _is_likely(
+                move.seconds
+            ):
                 self._moves.add(move)
 
     def _note(self, name: str, amount: int, seconds: float, least: int) -> None:
@@ -150,6 +152,10 @@ class MeasuredRates:
         rate = amount / seconds
         known = self._rates.get(name)
         self._rates[name] = rate if known is None else known + _WEIGHT * (rate - known)
+
+
+def _is_likely(seconds: float) -> bool:
+    return 1e-7 < seconds < 1e5
 
 
 def _machine() -> str:

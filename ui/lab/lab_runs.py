@@ -20,6 +20,7 @@ from engine.protocol.commands import BenchName, RunBench
 from engine.protocol.events import (
     BenchFinished,
     BenchProgress,
+    Compressed,
     EngineStopped,
     Failed,
     Finished,
@@ -28,6 +29,7 @@ from engine.protocol.events import (
     ModelLoading,
     Phase,
     PhaseChanged,
+    Verified,
 )
 from ui.lab.view import Found
 
@@ -158,7 +160,7 @@ class LabRuns(QObject):
                 else:
                     self._replies.add(event.request_id)
                 self._tell_waiting()
-            case Finished():
+            case Finished() | Compressed() | Verified():
                 self._replies.discard(event.request_id)
                 self._tell_waiting()
             case ModelLoading():

@@ -76,7 +76,10 @@ def time_words(when: datetime) -> str:
 
 def failure_words(failed: Failed) -> str:
     """One sentence that says what to do."""
-    params = {name: count(int(text)) if text.isdigit() else text for name, text in failed.params.items()}
+    params = {
+        name: count(int(text)) if name != "model" and text.isascii() and text.isdigit() else text
+        for name, text in failed.params.items()
+    }
     match failed.code:
         case "context_overflow" if {"least", "most"} <= params.keys():
             words = _tr("This length does not fit: it can be {least} to {most} tokens here; choose another length.")

@@ -1,4 +1,4 @@
-"""The memory panel's chats, a row each: all that are in memory, then those on disk as far as they are asked for."""
+"""The memory panel's chats, a row each: those in memory, then those on disk, as far as they are asked for."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from ui.memory.page_words import sharing_pair
 from ui.theme import Theme
 from ui.tokens import SPACE_S
 
-FIRST_ROWS = 8  # shown before one asks for more; all in memory in any case
+FIRST_ROWS = 8  # shown before one asks for more
 _MORE_ROWS = 40
+_IN_MEMORY_ROWS = 40  # as many before one asks for more; rarely are there so many
 
 
 class ChatList(QWidget):
@@ -104,6 +105,7 @@ class ChatList(QWidget):
     def _wanted_rows(self, rows: Sequence[ConversationBlocks]) -> list[ConversationBlocks]:
         in_memory = [row for row in rows if row.held_bytes]
         on_disk = [row for row in rows if not row.held_bytes]
+        in_memory = in_memory[: max(_IN_MEMORY_ROWS, self._most_rows)]
         return in_memory + on_disk[: max(0, self._most_rows - len(in_memory))]
 
     def _new_row(self, conversation_id: str) -> ChatRow:
@@ -120,4 +122,4 @@ class ChatList(QWidget):
         self.nothing.setVisible(self._report is not None and not total)
         self.more.setVisible(total > len(self.rows))
         left = numbers.count(total - len(self.rows))
-        self.more.setText(self.tr("Show more chats on disk ({count})").format(count=left))
+        self.more.setText(self.tr("Show more chats ({count})").format(count=left))

@@ -12,6 +12,7 @@ from PySide6.QtCore import QCoreApplication, QLocale
 from engine.protocol.events import CodecsProbed, Compressed, PressureActed, SnapshotSaved
 from ui import numbers
 from ui.memory.precision_words import is_full, precision_words
+from ui.sidebar.row_words import one_line
 
 MOST_ENTRIES = 200
 _LONGEST_TITLE = 40
@@ -36,7 +37,7 @@ class Entry:
 
     def words(self) -> str:
         """In the language of now."""
-        title = self.title or _tr("New chat")
+        title = one_line(self.title) or _tr("New chat")
         short = title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
         words = _template(self.step).format(title=short, **_numbers(self.step))
         if self.kl is not None:

@@ -190,6 +190,11 @@ class MemoryPanel(QObject):
     def _on_chats_changed(self) -> None:
         self._show_soon()
 
+    @Slot()
+    def chats_deleted(self) -> None:
+        """What they had is gone, too."""
+        self._ask_soon()
+
     @Slot(str)
     def _on_free_requested(self, conversation_id: str) -> None:
         if not self._is_busy(conversation_id):
