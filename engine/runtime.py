@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import gc
+import shutil
 from collections.abc import Callable, Sequence
 
 import torch
@@ -19,6 +20,7 @@ from engine.kv.store.page_map import report_stored_blocks
 from engine.kv.store.records import FORMAT_VERSION
 from engine.kv.store.report import report_disk
 from engine.kv.store.writer import SaveResult
+from engine.lab.lab import SCRATCH
 from engine.model.forward import is_out_of_memory
 from engine.model.loader import LoadedModel, load_model
 from engine.prompt import Prompt
@@ -77,6 +79,8 @@ class Runtime:
         self._emit = emit
         self._on_saved = on_saved
         self._files = StoreFiles(config.kv_dir, FORMAT_VERSION)
+        for left in config.kv_dir.glob(f"{SCRATCH}*"):  # by a measurement that was killed
+            shutil.rmtree(left, ignore_errors=True)
         self._pinned: frozenset[str] = frozenset()
         self._model: LoadedModel | None = None
         self._caches: CacheManager | None = None

@@ -129,6 +129,7 @@ class CacheManager:
         started = time.perf_counter()
         limit = len(token_ids) - 1
         resident = self._resident(conversation_id, is_incognito)
+        self.rates.is_private = resident.is_incognito
         if not self._model.can_persist:
             resident.give_up()  # what such a model remembers need not be in its cache: every turn begins anew
         lossy = None

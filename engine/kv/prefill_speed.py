@@ -25,11 +25,12 @@ _TRUST = np.array([1e-3, 0.015, 0.1])  # in there being no start, in a token's c
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One measurement: `tokens` fed after `cached` ones in `seconds`."""
+    """One measurement: `tokens` fed after `cached` ones in `seconds`. `is_private`: of an incognito chat."""
 
     tokens: int
     cached: int
     seconds: float
+    is_private: bool = False
 
     @property
     def is_few(self) -> bool:

@@ -46,6 +46,7 @@ class MeasuredRates:
         self._copied_bytes = 0  # since the last activation
         self._file = folder.with_name(folder.name + _SUFFIX) if folder is not None else None
         self._is_changed = False
+        self.is_private = False  # what is measured from now on is of an incognito chat, and reaches no file
         self._read()
 
     def memory_read(self, nbytes: int, started: float, source: Resident) -> None:
@@ -62,8 +63,8 @@ class MeasuredRates:
     def prefilled(self, num_tokens: int, seconds: float, cached: int = 0, *, is_exact: bool = True) -> None:
         """So many tokens were fed after `cached` ones; `is_exact`: which were in full precision."""
         self._note("prefill_tps", num_tokens, seconds, _MIN_TOKENS)
-        self._speed[is_exact].add(Reading(num_tokens, cached, seconds))
-        self._is_changed = True
+        self._speed[is_exact].add(Reading(num_tokens, cached, seconds, self.is_private))
+        self._is_changed |= not self.is_private
 
     def begun(self, beside_s: float) -> None:
         """A turn took this long from the request to its first token, beside moving its cache and reading."""
@@ -80,8 +81,8 @@ class MeasuredRates:
         copied, self._copied_bytes = min(self._copied_bytes, nbytes), 0
         restored = nbytes - copied if is_from_disk else 0
         if seconds > 0 and (copied or restored):
-            self._moves.add(Move(restored, copied, seconds))
-            self._is_changed = True
+            self._moves.add(Move(restored, copied, seconds, self.is_private))
+            self._is_changed |= not self.is_private
 
     def load_s(self, nbytes: int) -> float:
         """Seconds to load this much from disk."""
@@ -119,8 +120,11 @@ class MeasuredRates:
                 [one.tokens, one.cached, one.seconds, is_exact]
                 for is_exact, speed in self._speed.items()
                 for one in speed.readings()
+                if not one.is_private
             ],
-            "moves": [[one.restored_bytes, one.copied_bytes, one.seconds] for one in self._moves.moves()],
+            "moves": [
+                [one.restored_bytes, one.copied_bytes, one.seconds] for one in self._moves.moves() if not one.is_private
+            ],
         }
         with contextlib.suppress(OSError):
             self._file.write_text(json.dumps(content), "utf-8")

@@ -17,11 +17,15 @@ _NOTHING = 1_000_000  # bytes that take no time worth telling
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One measurement: so many bytes of full-precision cache from disk and so many copied, in `seconds`."""
+    """One measurement: so many bytes of full-precision cache from disk and so many copied, in `seconds`.
+
+    `is_private`: of an incognito chat.
+    """
 
     restored_bytes: int
     copied_bytes: int
     seconds: float
+    is_private: bool = False
 
 
 class MoveSpeed:

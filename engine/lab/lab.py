@@ -28,6 +28,7 @@ from engine.protocol.config import EngineConfig
 from engine.protocol.errors import ContextOverflowError, EngineError
 
 _LEAST_STEPS, _MOST_S = 3, 2.5  # of decoding for one number
+SCRATCH = "bench-"  # begins the names of the folders that experiments write to, within that of the caches
 Row = dict[str, object]
 Tell = Callable[[int, int, Row | None], None]
 Why = Literal["no_cache", "no_keys", "not_copied", "windowed", "uneven_heads", "short_context", "scoring_room"]
@@ -113,7 +114,7 @@ class Lab:
         parent = self.config.kv_dir
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            folder = tempfile.TemporaryDirectory(prefix="bench-", dir=parent, ignore_cleanup_errors=True)
+            folder = tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent, ignore_cleanup_errors=True)
         except OSError as error:
             reason = error.strerror or str(error)
             raise NoScratchError(

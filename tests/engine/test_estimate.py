@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import random
 import time
@@ -20,7 +21,7 @@ from engine.model.chat_template import ChatTemplate
 from engine.model.pieces import Pieces
 from engine.model.tokens import HistoryTokens
 from engine.protocol.commands import ChatMessage, Compress, CountTokens, Estimate, Generate, Role
-from engine.protocol.config import GREEDY
+from engine.protocol.config import GREEDY, EngineConfig
 from engine.protocol.events import (
     Compressed,
     Estimated,
@@ -441,6 +442,40 @@ def test_reading_after_an_encoded_cache_is_measured_apart(tmp_path: Path) -> Non
     for one in (rates, MeasuredRates(tmp_path / "model")):
         assert one.first_token_s(100, 500, 0, 0) == pytest.approx(1.0, rel=0.05)
         assert one.first_token_s(100, 500, 0, 0, is_exact=False) == pytest.approx(3.0, rel=0.05)
+
+
+def test_what_an_incognito_chat_took_reaches_no_file(
+    start_engine: StartEngine, tiny_model: Path, engine_config: EngineConfig
+) -> None:
+    engine = start_engine(tiny_model)
+    engine.reply("secret", [user("hush")], is_incognito=True)
+    engine.report()
+    assert list(engine_config.kv_dir.rglob("*.rates.json")) == []
+    engine = start_engine(tiny_model)
+    engine.reply("open", [user("hello")])
+    engine.reply("secret", [user("hush"), user("again")], is_incognito=True)
+    engine.reply("open", [user("hello")])
+    assert engine.runtime._caches is not None
+    told = [one.is_private for one in engine.runtime._caches.rates._speed[True].readings()]
+    assert True in told, "it is learned from meanwhile"
+    engine.report()
+    (file,) = engine_config.kv_dir.rglob("*.rates.json")
+    assert len(json.loads(file.read_text())["readings"]) == told.count(False)
+
+
+@pytest.mark.parametrize(
+    "reading", [[5, 100, 1e-320, True], [10**160, 0, 1.0, True], [1, 0, 1e308, True], [5, 0, 1e10, False]]
+)
+def test_unlikely_numbers_in_the_file_of_rates_are_left_out(
+    tmp_path: Path, reading: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.kv.rates._machine", str)
+    content = {"format": 3, "machine": "", "readings": [reading, [100, 0, 1.0, True]], "moves": [[0, 10**21, 1e-9]]}
+    (tmp_path / "model.rates.json").write_text(json.dumps(content))
+    rates = MeasuredRates(tmp_path / "model")
+    for is_exact in (True, False):
+        assert rates.first_token_s(100, 0, 0, 0, is_exact=is_exact) == pytest.approx(1.0, rel=0.1)
+    assert rates.first_token_s(100, 0, 0, 10**8) is None
 
 
 def test_rates_of_another_machine_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,7 @@ class Composer(QWidget):
         """While a reply runs, or something else that can be stopped (not `is_reply`), Send is Stop."""
         if (is_busy, is_reply) != (self._is_busy, self._is_reply):
             self._is_busy, self._is_reply = is_busy, is_reply
+            self.hint.draft_changed()  # what was told of the state before
             self._retranslate()
             self.busy_changed.emit(is_busy)
 
