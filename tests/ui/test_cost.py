@@ -588,9 +588,7 @@ def test_a_row_tells_what_going_on_takes_once_the_pointer_rests_on_it(open_desk:
     model.set_warmth(stored, Warmth(CacheState.COLD))
     rest_on(stored)
     assert len(asked(stored)) == 2, "in another state it costs something else"
-    desk.engine.tell(
-        Failed(asked(stored)[1].request_id, stored, "template", "The template takes no such chat.")
-    )
+    desk.engine.tell(Failed(asked(stored)[1].request_id, stored, "template", "The template takes no such chat."))
     desk.settle()
     assert desk.window.page.transcript.notice is None, "nobody asked for anything that failed"
     rest_on(stored)
