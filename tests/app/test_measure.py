@@ -158,3 +158,33 @@ def test_help_has_a_line_for_every_measurement(capsys: pytest.CaptureFixture[str
     for name, words in WORDS.items():
         assert any(line.split(maxsplit=1) == [str(name), words] for line in lines), name
     assert max(map(len, lines)) <= 110
+
+
+def test_what_a_link_names_and_who_may_read_a_file_stay(tmp_path: Path) -> None:
+    tables = {"": [{"a": 1}], "more": [{"b": 2}]}
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    write_tables(link, tables)
+    assert link.is_symlink()
+    assert target.read_text().split() == ["a", "1"]
+    write_tables(target, tables)
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_stream_gets_one_table_and_stays_a_stream(tmp_path: Path) -> None:
+    stream = tmp_path / "stdout"  # as /dev/stdout is one
+    stream.symlink_to("/dev/null")
+    assert write_tables(stream, {"": [{"a": 1}], "more": [{"b": 2}]}) == [stream]
+    assert stream.is_symlink()
+    assert [one.name for one in tmp_path.iterdir()] == ["stdout"]
+
+
+def test_what_was_measured_is_told_though_its_file_cannot_be_written(ember: Ember, tmp_path: Path) -> None:
+    full = tmp_path / "full.csv"
+    full.symlink_to("/dev/full")
+    code, out, err = ember("bench", "memory", "--csv", str(full))
+    assert code == 4
+    assert "paged-32" in out
+    assert str(full) in err

@@ -307,3 +307,22 @@ def test_parameters_are_counted_from_the_files_but_for_the_engines_own(tmp_path:
     assert (read_model(folder).num_parameters, read_model(folder).weights_bytes) == (24, 48)
     (folder / "model-1.safetensors").write_bytes(b"nothing")
     assert read_model(folder).num_parameters is None
+
+
+@pytest.mark.parametrize(
+    "shape", ["[-1000000000000]", "[NaN]", "[1e308, 1e308]", '["4"]', "[" + "9" * 4000 + "]", "[" * 200_000], ids=len
+)
+def test_shapes_that_no_tensor_has_are_not_counted(tmp_path: Path, shape: str) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64})
+    )
+    header = f'{{"a": {{"shape": {shape}}}}}'.encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert read_model(tmp_path).num_parameters is None
+
+
+def test_a_window_from_no_layer_on_is_one_of_all() -> None:
+    config = {"model_type": "qwen2", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+    config |= {"use_sliding_window": True, "sliding_window": 8}
+    null, zero = (shape_of_config(config | {"max_window_layers": first}) for first in (None, 0))
+    assert null == zero

@@ -20,7 +20,17 @@ from PySide6.QtWidgets import QAbstractButton, QComboBox, QLabel, QSlider, QWidg
 from app.experiments_file import write_tables
 from engine.protocol.commands import BenchName, RunBench
 from engine.protocol.config import Weights
-from engine.protocol.events import BenchFinished, BenchProgress, EngineStopped, Failed, LoadStage, ModelLoading
+from engine.protocol.events import (
+    BenchFinished,
+    BenchProgress,
+    Compressed,
+    EngineStopped,
+    Failed,
+    LoadStage,
+    ModelLoading,
+    Phase,
+    PhaseChanged,
+)
 from tests.ui.conftest import Desk, OpenDesk
 from tests.ui.fakes import model_info
 from tests.ui.lab_bench import NAMES, RESULTS, LabDesk, lab_fixture  # noqa: F401 - pytest finds it here
@@ -30,6 +40,7 @@ from ui.lab.lab_runs import RunState
 from ui.lab.loop_steps import LoopSteps
 from ui.lab.replies import Replies
 from ui.lab.result_files import Shown, shown_of
+from ui.lab.run_words import failure_words
 
 
 def stop(lab: LabDesk, message: str = "The measurement was stopped.", code: str = "bench", **params: str) -> None:
@@ -107,6 +118,22 @@ def test_a_measurement_waits_for_a_reply_and_says_so(lab: LabDesk) -> None:
     lab.desk.qtbot.waitUntil(lambda: page.state.text() == "Waiting for the engine…")
     lab.progress(2)
     lab.desk.qtbot.waitUntil(lambda: page.state.text() == "Step 2 of 5")
+
+
+def test_a_compression_that_ended_is_not_taken_for_a_reply(lab: LabDesk) -> None:
+    ended = Compressed("chat", "compression", 100, 0.5, "kvzip", 2_000, 1_000, 1.0)
+    lab.desk.engine.tell(PhaseChanged("chat", "compression", Phase.COMPRESSING))
+    lab.desk.settle()
+    assert lab.lab.runs.is_reply_running
+    lab.desk.engine.tell(ended)
+    lab.desk.settle()
+    assert not lab.lab.runs.is_reply_running
+
+
+@pytest.mark.parametrize("name", ["①", "²", "2024"])
+def test_a_models_name_may_be_made_of_digits(name: str) -> None:
+    failed = Failed("bench", None, "cannot_measure", "", {"model": name, "why": "no_cache"})
+    assert name in failure_words(failed)
 
 
 # growing, stopping, failing

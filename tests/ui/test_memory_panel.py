@@ -510,3 +510,32 @@ def test_nothing_is_cut_off_at_any_width(desk: Desk, full_page: MemoryPage, lang
     desk.settle()
     assert list(scale_check.clipped(full_page)) == []
     assert full_page.pane.widget().width() <= width
+
+
+def test_a_deleted_chat_leaves_the_panel(desk: Desk) -> None:
+    first, second = ids_of(desk, "one", "two")
+    panel = desk.window.memory
+    panel.open()
+
+    def asked() -> list[ReportBlocks]:
+        return [command for command in desk.engine.commands if isinstance(command, ReportBlocks)]
+
+    desk.qtbot.waitUntil(lambda: bool(asked()))
+    desk.engine.tell(report(asked()[-1].request_id, [chat(first, run(64)), chat(second, run(64))]))
+    assert panel.page is not None
+    desk.qtbot.waitUntil(lambda: len(panel.page.rows) == 2)
+    before = len(asked())
+    desk.window.deletions.deleted.emit(first)
+    desk.qtbot.waitUntil(lambda: len(asked()) > before)
+
+
+def test_many_chats_in_memory_are_shown_as_far_as_they_are_asked_for(desk: Desk, panel: Panel) -> None:
+    panel.open(*(chat(f"chat {number}", run(64)) for number in range(100)))
+    assert len(panel.page.rows) == 40
+    more = panel.page.chats.more
+    assert more.text() == "Show more chats (60)"
+    for num_shown in (48, 88, 100):
+        more.click()
+        panel.drawn()
+        assert len(panel.page.rows) == num_shown
+    assert not more.isVisible()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import time
 
 import pytest
 from PySide6.QtCore import QPoint, QRect, Qt
 from PySide6.QtGui import QImage, QPainter
-from PySide6.QtWidgets import QScrollArea
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QScrollArea, QToolTip
 from pytestqt.qtbot import QtBot
 
 from engine.protocol.events import BlockPlace, BlockRun
@@ -216,3 +218,12 @@ def test_a_chats_bar_has_a_part_for_each_precision_it_is_kept_in() -> None:
     slack = dataclasses.replace(row, held_bytes=row.held_bytes + 5_000)  # of a buffer that has room for more
     assert bytes_by_kind(slack)["16bit"] == 160 * PER_TOKEN + 5_000
     assert sum(bytes_by_kind(slack).values()) == slack.held_bytes
+
+
+def test_a_title_that_looks_like_html_stays_text_in_a_blocks_tooltip(page_map: PageMap) -> None:
+    page_map.show_runs((SHARED, FULL), "<b>bold</b>", "<table><tr><td>other</td></tr></table>")
+    page_map.setFocus()
+    QTest.keyClick(page_map, Qt.Key.Key_Home)
+    words = page_map.words_of(0)
+    assert "<table>" in words
+    assert QToolTip.text() == f'<p style="white-space: pre-wrap">{html.escape(words)}</p>'
