@@ -28,7 +28,7 @@ _SIZES = {
     "--heads": "query heads, to tell MHA, GQA and MQA apart",
     "--kv-heads": "heads with keys and values",
     "--head-dim": "numbers of a head",
-    "--tokens": "length of the chat (default: all that the model reads)",
+    "--tokens": "length of the chat (default: all that the model reads; 1 where that is not told)",
 }
 _SIZE_PRECISIONS = ["16bit", "bf16", "fp16", "float32", *(name for name in KV_PRECISIONS if name != KV_AUTO)]
 _LEAST_KEPT, _MOST_KEPT, _DEFAULT_KEPT = 10, 90, 30  # percent
