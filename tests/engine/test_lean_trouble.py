@@ -34,8 +34,21 @@ def logits(model: LoadedModel) -> torch.Tensor:
     return model.forward.all_logits(IDS, model.new_cache())
 
 
+def all_helpers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("ember-step-")}
+
+
+OTHERS: set[threading.Thread] = set()  # helpers of models that other files still hold
+
+
+@pytest.fixture(autouse=True)
+def only_helpers_of_this_test() -> None:
+    OTHERS.clear()
+    OTHERS.update(all_helpers())
+
+
 def helpers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("ember-step-")]
+    return list(all_helpers() - OTHERS)
 
 
 # bad input
