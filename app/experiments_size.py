@@ -12,6 +12,38 @@ from app.cache_size import CacheBytes, HeadsChoice, Precision, cache_bytes
 from app.experiments_file import Row, Tables, with_head
 
 
+def layer_rows(asked: CacheBytes) -> list[Row]:
+    """What the layers of each kind keep."""
+    return [
+        {
+            "kind": str(row.group.kind),
+            "layers": row.group.num_layers,
+            "kv_heads": row.group.kv_heads or None,
+            "key_dim": row.group.key_dim or None,
+            "value_dim": row.group.value_dim or None,
+            "window": row.group.window,
+            "tokens_kept": row.tokens_kept,
+            "bytes": row.nbytes,
+        }
+        for row in asked.layers
+    ]
+
+
+def precision_rows(every: Sequence[CacheBytes]) -> list[Row]:
+    """What the same chat takes in each precision, and as a share of 16 bit."""
+    whole = next(one.total_bytes for one in every if one.precision is Precision.BITS_16)
+    return [
+        {
+            "precision": str(one.precision),
+            "bytes_per_token": one.bytes_per_token,
+            "bytes_per_token_is": "average" if one.is_average else "exact",
+            "bytes": one.total_bytes,
+            "ratio": one.total_bytes / whole if whole else None,
+        }
+        for one in every
+    ]
+
+
 def size_tables(
     shape: CacheShape,
     asked: CacheBytes,
@@ -23,32 +55,10 @@ def size_tables(
 ) -> Tables:
     """`command`: the same on the command line. `model`: its name, None for numbers that were typed in."""
     every = [cache_bytes(shape, asked.tokens, one, asked.batch) for one in Precision]
-    whole = next(one.total_bytes for one in every if one.precision is Precision.BITS_16)
     precisions: list[Row] = [
-        {
-            "precision": str(one.precision),
-            "bytes_per_token": one.bytes_per_token,
-            "bytes_per_token_is": "average" if one.is_average else "exact",
-            "bytes": one.total_bytes,
-            "ratio": one.total_bytes / whole if whole else None,
-            "fits_tokens": fit.tokens,
-        }
-        for one, fit in zip(every, fits.rows, strict=True)
+        {**row, "fits_tokens": fit.tokens} for row, fit in zip(precision_rows(every), fits.rows, strict=True)
     ]
-    layers: list[Row] = [
-        {
-            "kind": str(row.group.kind),
-            "layers": row.group.num_layers,
-            "kv_heads": row.group.kv_heads or None,
-            "key_dim": row.group.key_dim or None,
-            "value_dim": row.group.value_dim or None,
-            "window": row.group.window,
-            "tokens_kept": row.tokens_kept,
-            "bytes": row.nbytes,
-            "precision": str(asked.precision),
-        }
-        for row in asked.layers
-    ]
+    layers: list[Row] = [{**row, "precision": str(asked.precision)} for row in layer_rows(asked)]
     first = shape.first
     head: dict[str, Any] = {
         "model": model,

@@ -11,6 +11,7 @@ from app.cache_size import CacheBytes, Precision, cache_bytes, heads_compared, t
 from app.commands.call import Call
 from app.commands.table import aligned
 from app.errors import UserError
+from app.experiments_size import layer_rows, precision_rows
 from app.machine_memory import read_machine_memory
 from app.model_on_disk import ModelOnDisk, read_model
 
@@ -50,7 +51,6 @@ def _model(call: Call) -> ModelOnDisk:
 
 def _content(call: Call, shape: CacheShape, asked: CacheBytes, fits: Fits) -> dict[str, Any]:
     first = shape.first
-    whole = cache_bytes(shape, asked.tokens, Precision.BITS_16, asked.batch).total_bytes
     every = [cache_bytes(shape, asked.tokens, one, asked.batch) for one in Precision]
     return {
         "layers": shape.num_layers,
@@ -69,29 +69,8 @@ def _content(call: Call, shape: CacheShape, asked: CacheBytes, fits: Fits) -> di
         "bytes_per_token_is": "average" if asked.is_average else "exact",
         "further_bytes_per_token": asked.further_bytes_per_token,
         "is_state_counted": not asked.has_untold_state,
-        "layer_kinds": [
-            {
-                "kind": row.group.kind,
-                "layers": row.group.num_layers,
-                "kv_heads": row.group.kv_heads or None,
-                "key_dim": row.group.key_dim or None,
-                "value_dim": row.group.value_dim or None,
-                "window": row.group.window,
-                "tokens_kept": row.tokens_kept,
-                "bytes": row.nbytes,
-            }
-            for row in asked.layers
-        ],
-        "precisions": [
-            {
-                "precision": one.precision,
-                "bytes_per_token": one.bytes_per_token,
-                "bytes_per_token_is": "average" if one.is_average else "exact",
-                "bytes": one.total_bytes,
-                "ratio": one.total_bytes / whole if whole else None,
-            }
-            for one in every
-        ],
+        "layer_kinds": layer_rows(asked),
+        "precisions": precision_rows(every),
         "heads_compared": [
             {
                 "kind": one.kind,

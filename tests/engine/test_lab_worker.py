@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.protocol.commands import BenchName, ChatMessage, RunBench
-from engine.protocol.events import BenchFinished, BenchProgress, Event, Failed
+from engine.protocol.commands import BenchName, ChatMessage, ReportBlocks, RunBench
+from engine.protocol.config import EngineConfig
+from engine.protocol.events import BenchFinished, BenchProgress, BlocksReported, Event, Failed
 from tests.engine.conftest import ColdReply, Engine, user
 from tests.engine.lab_speed import measure_briefly
 
@@ -80,3 +81,23 @@ def test_a_refusal_is_one_sentence(start_engine: Callable[..., Engine], window_m
     assert isinstance(failed, Failed)
     assert failed.message.endswith(".")
     assert failed.code in ("cannot_measure", "context_overflow")
+
+
+def test_the_memory_panel_is_answered_amid_a_measurement(start_engine: Callable[..., Engine], tiny_model: Path) -> None:
+    engine = start_engine(tiny_model)
+    engine.worker.submit(RunBench("bench", BenchName.USE_CACHE))
+    engine.wait(BenchProgress, request_id="bench")
+    engine.worker.submit(ReportBlocks("panel"))
+    first = engine.wait(BlocksReported, BenchFinished, Failed)
+    assert isinstance(first, BlocksReported), "it need not wait for the end"
+    assert isinstance(engine.wait(BenchFinished, Failed, request_id="bench"), BenchFinished)
+
+
+def test_what_a_killed_measurement_left_is_cleared_away(
+    start_engine: Callable[..., Engine], tiny_model: Path, engine_config: EngineConfig
+) -> None:
+    left = engine_config.kv_dir / "bench-abc123" / "chunks"
+    left.mkdir(parents=True)
+    (left / "chunk").write_bytes(bytes(1000))
+    start_engine(tiny_model)
+    assert not left.parent.exists()

@@ -284,3 +284,12 @@ def test_in_a_low_window_it_grows_less(desk: Desk) -> None:
     desk.window.resize(900, 800)
     desk.settle()
     assert composer.edit.height() == 8 * LINE_HEIGHT_PX
+
+
+def test_what_was_told_while_a_reply_ran_goes_with_it(composer: Composer) -> None:
+    composer.edit.setPlainText("and then?")
+    composer.set_busy(True)
+    QTest.keyClick(composer.edit, Qt.Key.Key_Return)
+    assert composer.hint.text() == "This chat is still answering: wait, or stop it with Esc"
+    composer.set_busy(False)
+    assert "still answering" not in composer.hint.text()

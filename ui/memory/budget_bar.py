@@ -13,9 +13,9 @@ from PySide6.QtGui import QColor, QKeyEvent, QMouseEvent, QPainter, QPainterPath
 from PySide6.QtWidgets import QSlider, QWidget
 
 from app.settings import MB, Settings
-from engine.protocol.events import BlockPlace, BlocksReported
+from engine.protocol.events import BlocksReported
 from ui.memory.cells import CellTiles
-from ui.memory.precision_words import FULL, KINDS, kind_of
+from ui.memory.precision_words import FULL, bytes_of_kinds
 from ui.theme import Theme
 
 _BAR, _HEIGHT = 14, 28  # px
@@ -77,11 +77,7 @@ class BudgetBar(QSlider):
         report = self._report
         if report is None:
             return {}
-        found = dict.fromkeys(KINDS, 0)
-        for row in report.conversations:
-            for run in row.runs:
-                if run.place is not BlockPlace.DISK:
-                    found[kind_of(run.precision)] += run.bytes
+        found = bytes_of_kinds(run for row in report.conversations for run in row.runs)
         # Shared blocks are whole ones: they are in several chats' runs, and the slack of the buffers is in none.
         others = sum(nbytes for kind, nbytes in found.items() if kind != FULL)
         found[FULL] = max(0, report.memory_bytes - report.spare_bytes - others)

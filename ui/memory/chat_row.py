@@ -14,7 +14,7 @@ from ui.memory.cells import CellTiles
 from ui.memory.page_map import PageMap
 from ui.memory.page_words import chat_words, place_words
 from ui.memory.place_bar import PlaceBar
-from ui.memory.precision_words import FULL, KINDS, kind_of
+from ui.memory.precision_words import FULL, bytes_of_kinds, kind_of
 from ui.sidebar.row_words import pin_help, title_words
 from ui.theme import Theme
 from ui.tokens import SPACE_L, SPACE_M, SPACE_XS
@@ -221,10 +221,7 @@ def bytes_by_place(row: ConversationBlocks, disk_bytes: int) -> dict[BlockPlace,
 
 def bytes_by_kind(row: ConversationBlocks) -> dict[str, int]:
     """What a chat takes in memory, by precision; the slack of its buffers counts as full."""
-    found = dict.fromkeys(KINDS, 0)
-    for run in row.runs:
-        if run.place is not BlockPlace.DISK:
-            found[kind_of(run.precision)] += run.bytes
+    found = bytes_of_kinds(row.runs)
     found[FULL] += max(0, row.held_bytes - sum(found.values()))
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -15,6 +14,7 @@ from engine.protocol.events import BlockRun
 from ui.memory.cells import CELL, GAP, CellTiles, Look, look_of, pitch
 from ui.memory.page_words import cell_words, map_words
 from ui.theme import Theme
+from ui.tooltips import plain
 
 _MARGIN = 3  # around the cells, for the mark of the one the keyboard is on
 
@@ -93,7 +93,7 @@ class PageMap(QWidget):
             if index is None:
                 QToolTip.hideText()
             else:
-                QToolTip.showText(event.globalPos(), _plain(self.words_of(index)), self, self._place_of(index))
+                QToolTip.showText(event.globalPos(), plain(self.words_of(index)), self, self._place_of(index))
             return True
         return super().event(event)
 
@@ -155,7 +155,7 @@ class PageMap(QWidget):
         self._speak()
         self.update()
         place = self._place_of(self._at)
-        QToolTip.showText(self.mapToGlobal(place.bottomRight()), _plain(self.words_of(self._at)), self)
+        QToolTip.showText(self.mapToGlobal(place.bottomRight()), plain(self.words_of(self._at)), self)
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         super().focusInEvent(event)
@@ -198,8 +198,3 @@ def _rectangles(start: int, end: int, columns: int) -> list[tuple[int, int, int,
     if last_column:
         found.append((last_row, 0, last_column, 1))
     return found
-
-
-def _plain(words: str) -> str:
-    """For a tooltip, which would take what looks like HTML for that."""
-    return f'<p style="white-space: pre-wrap">{html.escape(words)}</p>' if "<" in words else words

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from PySide6.QtCore import QCoreApplication
 
+from engine.protocol.events import BlockPlace, BlockRun
 from ui import numbers
 
 _SIXTEEN_BIT = {"bf16", "bfloat16", "fp16", "float16"}
@@ -31,6 +34,15 @@ def _tr(source: str) -> str:
 def kind_of(precision: str) -> str:
     """A key of the theme's `precision` colours; `FULL` where nothing has been taken away, and for an unknown one."""
     return _KINDS.get(precision, FULL)
+
+
+def bytes_of_kinds(runs: Iterable[BlockRun]) -> dict[str, int]:
+    """What those of the blocks that are in memory take, by kind of precision."""
+    found = dict.fromkeys(KINDS, 0)
+    for run in runs:
+        if run.place is not BlockPlace.DISK:
+            found[kind_of(run.precision)] += run.bytes
+    return found
 
 
 def is_full(precision: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import unicodedata
 
 from PySide6.QtCore import QCoreApplication, QLocale
@@ -13,6 +12,7 @@ from ui.estimate_words import about
 from ui.memory.precision_words import is_full, precision_help, precision_words
 from ui.sidebar.list_rows import ChatRow, FolderRow, Group, HeadingRow
 from ui.sidebar.warmth import Cost, Warmth
+from ui.tooltips import plain
 
 
 def _tr(source: str) -> str:
@@ -66,10 +66,7 @@ def chat_tooltip(row: ChatRow, warmth: Warmth | None, cost: Cost | None) -> str:
     parts = [one_line(row.conversation.title), warmth_words(warmth, cost), _pin_words(row)]
     if row.folder is not None:
         parts.insert(1, _tr("Folder {name}").format(name=one_line(row.folder.name)))
-    words = "\n".join(part for part in parts if part)
-    if "<" in words:  # a title may look like HTML; a tooltip would take it for that
-        words = f'<p style="white-space: pre-wrap">{html.escape(words)}</p>'
-    return words
+    return plain("\n".join(part for part in parts if part))
 
 
 def chat_words(row: ChatRow, warmth: Warmth | None, cost: Cost | None) -> str:
