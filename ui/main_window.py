@@ -143,7 +143,12 @@ class MainWindow(QMainWindow):
         if self.lab.take(event):
             return
         is_of_row = self.row_costs.take(event)
-        if isinstance(event, Estimated) and event.conversation_id and self.page.composer.draft.is_blank:
+        if (
+            isinstance(event, Estimated)
+            and not is_of_row
+            and event.conversation_id
+            and self.page.composer.draft.is_blank
+        ):
             self.sidebar.set_cost(event.conversation_id, event.new_tokens, event.seconds)
         if self.cost.take(event) or is_of_row:
             return
